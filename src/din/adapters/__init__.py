@@ -1,0 +1,1 @@
+"""Photo to tensors, heads to boxes: run in workers."""

@@ -1,0 +1,1 @@
+"""The node's own program."""

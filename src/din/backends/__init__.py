@@ -1,0 +1,1 @@
+"""Effects: inference engines behind one small face."""

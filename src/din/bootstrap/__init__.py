@@ -1,0 +1,1 @@
+"""Mains that wire rooms together."""

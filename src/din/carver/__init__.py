@@ -1,0 +1,1 @@
+"""The process that parses untrusted models and makes slices."""

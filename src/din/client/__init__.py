@@ -1,0 +1,1 @@
+"""din.Client: the gateway from Python."""

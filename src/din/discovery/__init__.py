@@ -1,0 +1,1 @@
+"""Pure core: who is here. Membership and registration rules over injected time; no sockets."""

@@ -1,0 +1,1 @@
+"""The words of DIN: frozen structs that import nothing of din but errors."""

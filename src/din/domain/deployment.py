@@ -1,0 +1,51 @@
+"""Where a model's slices are loaded, and the way one request takes through them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from din.domain.model import ModelManifest, Partition
+from din.domain.node import NodeId
+
+ReplicaState = Literal["assigned", "ready", "failed"]
+DeploymentState = Literal["placing", "loading", "ready", "degraded", "failed"]
+"""degraded: some slice has no ready replica now; repair is under way."""
+
+
+class Epoch(Struct, frozen=True, order=True, array_like=True):
+    """(deployment number, store revision): never reused, neither by a restart nor by a second
+    gateway."""
+
+    deployment: int
+    revision: int
+
+
+class Replica(Struct, frozen=True, kw_only=True):
+    """One slice on one node."""
+
+    slice_index: int
+    node_id: NodeId
+    state: ReplicaState = "assigned"
+    reason: str = ""
+    """Why it failed, in the node's own words."""
+
+
+class Deployment(Struct, frozen=True, kw_only=True):
+    """A model version, its partition and the replicas that hold it."""
+
+    epoch: Epoch
+    manifest: ModelManifest
+    partition: Partition
+    replicas: tuple[Replica, ...] = ()
+    state: DeploymentState = "placing"
+    reason: str = ""
+
+
+class Route(Struct, frozen=True, array_like=True):
+    """The nodes of one attempt: `nodes[i]` runs slice i; an empty string = slice not on this way."""
+
+    epoch: Epoch
+    is_adapted: bool
+    nodes: tuple[NodeId, ...]

@@ -1,0 +1,151 @@
+"""Models and their parts: manifest, slice, edge, partition."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from din.domain.tensor import TensorSpec
+
+GATEWAY: Final = -1
+"""The gateway as the producer of inputs and the consumer of outputs in an Edge."""
+
+SliceKind = Literal["model", "before", "after"]
+"""`before` and `after` are adapters (photo -> tensors, heads -> boxes). They are slices like the
+others: they are placed, loaded in a worker and fed along edges; /v2 leaves them out."""
+
+CONTEXT_TENSOR: Final = "din.context"
+"""UINT8 tensor of JSON that `before` hands to `after` (scale, padding, size)."""
+
+
+class AdapterSpec(Struct, frozen=True):
+    """An adapter by name with its options, as the manifest writes it."""
+
+    name: str
+    options: dict[str, object] = {}
+
+
+class Artifact(Struct, frozen=True):
+    """Bytes by their SHA256."""
+
+    sha256: str
+    nbytes: int
+    role: str = "model"
+    """What the worker does with it: `model` = an ONNX file."""
+
+
+class Slice(Struct, frozen=True, kw_only=True):
+    """One part of a model that runs in one worker."""
+
+    index: int
+    slice_id: str
+    """SHA256 over the canonical encoding of graph and tensor digests: same content, same id."""
+    name: str
+    kind: SliceKind = "model"
+    artifacts: tuple[Artifact, ...] = ()
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    backend: str = "onnxruntime"
+    adapter: AdapterSpec | None = None
+    operators: int = 0
+    bytes_weights: int = 0
+    memory_mib: int = 0
+    """Expected resident memory of one worker that holds it."""
+    flops: int = 0
+    opset: int = 0
+    is_random: bool = False
+    """Holds an operator such as RandomNormal: running it twice gives two answers."""
+    device_type: str | None = None
+    labels: dict[str, str] = {}
+
+
+class Edge(Struct, frozen=True, array_like=True):
+    """A tensor, who makes it and who needs it: indexes into `Partition.slices`, or GATEWAY."""
+
+    tensor: str
+    producer: int
+    consumers: tuple[int, ...]
+
+
+class Partition(Struct, frozen=True, kw_only=True):
+    """A model cut into slices. `edges` serve /v2; `adapted_edges` run through the adapters."""
+
+    slices: tuple[Slice, ...]
+    edges: tuple[Edge, ...]
+    adapted_edges: tuple[Edge, ...] = ()
+    """Empty when the model has no adapter."""
+
+
+class ModelManifest(Struct, frozen=True, kw_only=True):
+    """What is registered: identity, signature and how it shall be run."""
+
+    model_id: str
+    """NFC-normalised text of 1..128 characters without '/' or control characters."""
+    version: str
+    """Decimal counter as text: "1", "2", ... per model_id."""
+    source_sha256: str
+    """Of the ONNX file as the user gave it."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    adapted_inputs: tuple[TensorSpec, ...] = ()
+    adapted_outputs: tuple[TensorSpec, ...] = ()
+    backend_options: dict[str, str] = {}
+    """`optimisation` = off | basic | extended | all; `threads` = intra-op threads; ..."""
+    workers: int = 1
+    """Workers per replica."""
+    replicas_max: int = 2
+    is_cut_by_din: bool = False
+    """True when no node could hold the whole, so DIN chose the cuts."""
+
+
+class SliceSetting(Struct, frozen=True, kw_only=True):
+    """What the strategy says of one slice."""
+
+    name: str | None = None
+    device_type: str | None = None
+    labels: dict[str, str] = {}
+    backend: str | None = None
+
+
+class CarveRequest(Struct, frozen=True, kw_only=True):
+    """What the carver is asked to do with one model file."""
+
+    model_path: str
+    output_path: str
+    """Folder for slices, each written as `<sha256>`."""
+    partition_points: tuple[str, ...] = ()
+    """Node names or output tensor names; each ends a slice before it starts the next."""
+    backend_map: dict[str, str] = {}
+    """The seeds' ranges "from:to" -> backend; checked for full cover when not empty."""
+    slice_settings: tuple[SliceSetting, ...] = ()
+    """By position; missing ones are defaults."""
+    input_shapes: dict[str, tuple[int | str, ...]] = {}
+    memory_mib_max: int | None = None
+    """Without partition points: cut where the crossings are smallest so that each slice fits."""
+
+
+class CutFacts(Struct, frozen=True, kw_only=True):
+    """What crosses one boundary of the partition, for people and planner."""
+
+    after_slice: int
+    tensors: tuple[str, ...]
+    nbytes: int | None
+    """None when a shape is not known before a run."""
+
+
+class CarveAnswer(Struct, frozen=True, kw_only=True):
+    """What the carver found and wrote."""
+
+    source_sha256: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    slices: tuple[Slice, ...]
+    """Model slices only, in order; the gateway adds adapters."""
+    edges: tuple[Edge, ...]
+    cuts: tuple[CutFacts, ...]
+    operators: int
+    opset: int
+    ir_version: int
+    unused_inputs: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()

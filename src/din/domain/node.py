@@ -1,0 +1,70 @@
+"""What is known of a node: who it is, what it can, how it feels, where it stands."""
+
+from __future__ import annotations
+
+from typing import Literal, NewType
+
+from msgspec import Struct
+
+NodeId = NewType("NodeId", str)
+"""Identity made once on the node and kept on its disk: 16 lowercase hex digits."""
+
+NodeStatus = Literal["joining", "ready", "suspect", "lost", "draining"]
+"""joining: registered, no link yet. ready: routable. suspect: silent or failed, not routable.
+lost: gone from membership. draining: finishes what it has, takes nothing new."""
+
+
+class NodeProfile(Struct, frozen=True, kw_only=True):
+    """What a node says of itself when it registers. Static while its session lives."""
+
+    node_id: NodeId
+    session: int
+    """Counts up at each start of the same node id (persisted): a newer session evicts the older."""
+    name: str
+    """RFC 1123 label, unique in the cluster; the registry makes clones unique by a suffix."""
+    device_type: str
+    cpu_model: str
+    cpu_isa: tuple[str, ...]
+    """Instruction sets that change numeric results or speed: avx2, avx512_vnni, neon, ..."""
+    cpu_cores: float
+    """The smaller of affinity and cgroup quota, so 0.5 is possible."""
+    memory_mib: int
+    accelerator: str | None = None
+    accelerator_memory_mib: int | None = None
+    backends: tuple[str, ...] = ()
+    versions: dict[str, str] = {}
+    """Software versions that decide compatibility, e.g. {"din": "0.1.0", "onnxruntime": "1.32.0"}."""
+    labels: dict[str, str] = {}
+    addresses: tuple[str, ...] = ()
+    """Where peers dial it: `unix:/path` first (same host only), then `tcp:host:port`."""
+    fingerprint_sha256: str = ""
+    """First 16 hex digits of SHA256 over the hardware part: two clones share it."""
+    protocol_versions: tuple[int, ...] = (1,)
+
+
+class NodeHealth(Struct, frozen=True, kw_only=True):
+    """One sample. None = not measured, never 0."""
+
+    cpu_percent: float | None = None
+    memory_mib_free: int | None = None
+    accelerator_percent: float | None = None
+    accelerator_memory_mib_free: int | None = None
+    utilization_source: str | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    queue_length: int = 0
+    """Requests accepted and not finished on the node: counted, not measured."""
+
+
+class FleetNode(Struct, frozen=True, kw_only=True):
+    """A node as the gateway knows it now: the row that routing, planner and people read."""
+
+    profile: NodeProfile
+    health: NodeHealth
+    status: NodeStatus
+    health_score: float = 1.0
+    """0..1; 1 = normal, falls on missed beats and errors."""
+    seen_ms: int = 0
+    """Receiver's monotonic clock at the last beat."""
+    memory_mib_reserved: int = 0
+    """Memory promised to slices placed there."""

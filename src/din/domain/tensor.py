@@ -1,0 +1,123 @@
+"""Tensors as DIN names them: the Open Inference Protocol's datatype words, and shapes.
+
+Knows sizes and words, never values: numpy belongs to the rooms above.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Final
+
+from msgspec import Struct
+
+from din.errors import BadTensor
+
+DTYPE_BYTES: Final[dict[str, int]] = {
+    "BOOL": 1,
+    "UINT8": 1,
+    "UINT16": 2,
+    "UINT32": 4,
+    "UINT64": 8,
+    "INT8": 1,
+    "INT16": 2,
+    "INT32": 4,
+    "INT64": 8,
+    "FP16": 2,
+    "BF16": 2,
+    "FP32": 4,
+    "FP64": 8,
+    "FP8": 1,
+}
+"""Bytes per element. BYTES is not here: its elements are a 4-byte little-endian length each."""
+
+BYTES: Final = "BYTES"
+TENSOR_ALIGNMENT_BYTES: Final = 64
+"""Tensors start at multiples of this in arenas and in frame bodies (one cache line)."""
+
+Dim = int | str | None
+"""A fixed size, a symbol (same symbol = same size), or unknown."""
+
+
+class TensorSpec(Struct, frozen=True):
+    """What a model asks of one tensor: its name, datatype word and shape with free dims."""
+
+    name: str
+    dtype: str
+    shape: tuple[Dim, ...] | None
+
+    def oip_shape(self) -> list[int]:
+        """Shape as the Open Inference Protocol prints it: -1 for a free dim, [] if rank unknown."""
+        return [dim if isinstance(dim, int) else -1 for dim in self.shape or ()]
+
+
+class TensorMeta(Struct, frozen=True, array_like=True):
+    """One concrete tensor: name, datatype word, shape, size in bytes as it lies in memory."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+def aligned(nbytes: int) -> int:
+    """`nbytes` rounded up to the tensor alignment."""
+    return -(-nbytes // TENSOR_ALIGNMENT_BYTES) * TENSOR_ALIGNMENT_BYTES
+
+
+def offsets_of(tensors: tuple[TensorMeta, ...]) -> tuple[tuple[int, ...], int]:
+    """Byte offsets of tensors laid one after the other, each aligned, and the total size."""
+    offsets: list[int] = []
+    end = 0
+    for tensor in tensors:
+        offsets.append(end)
+        end += aligned(tensor.nbytes)
+    return tuple(offsets), end
+
+
+def nbytes_of(dtype: str, shape: tuple[int, ...]) -> int:
+    """Size in bytes of a fixed-width tensor. Raises BadTensor for BYTES and unknown words."""
+    width = DTYPE_BYTES.get(dtype)
+    if width is None:
+        raise BadTensor(
+            f"datatype {dtype!r} has no fixed element size",
+            hint=f"fixed-size datatypes are {', '.join(DTYPE_BYTES)}",
+        )
+    return width * prod(shape)
+
+
+def check_tensor(spec: TensorSpec, meta: TensorMeta, symbols: dict[str, int]) -> None:
+    """Hold one concrete tensor against its spec; `symbols` collects sizes bound so far.
+
+    Raises BadTensor naming expected and actual dtype, shape or bytes.
+    """
+    if spec.dtype != meta.dtype:
+        raise BadTensor(
+            f"input {spec.name!r} is {meta.dtype} but the model takes {spec.dtype}",
+            hint=f"convert the tensor to {spec.dtype} before sending it",
+        )
+    _check_shape(spec, meta, symbols)
+    if meta.dtype == BYTES:
+        return
+    expected = nbytes_of(meta.dtype, meta.shape)
+    if meta.nbytes != expected:
+        raise BadTensor(
+            f"input {spec.name!r} of shape {list(meta.shape)} {meta.dtype} needs {expected} bytes, "
+            f"got {meta.nbytes}",
+            hint="send row-major little-endian data without padding",
+        )
+
+
+def _check_shape(spec: TensorSpec, meta: TensorMeta, symbols: dict[str, int]) -> None:
+    if spec.shape is None:
+        return
+    fits = len(spec.shape) == len(meta.shape) and all(size >= 0 for size in meta.shape)
+    if fits:
+        for dim, size in zip(spec.shape, meta.shape, strict=True):
+            wanted = symbols.setdefault(dim, size) if isinstance(dim, str) else dim
+            fits = fits and (wanted is None or wanted == size)
+    if not fits:
+        wanted_shape = [dim if dim is not None else "?" for dim in spec.shape]
+        raise BadTensor(
+            f"input {spec.name!r} has shape {list(meta.shape)} but the model takes {wanted_shape}",
+            hint="free dims are shown by name or '?'; the same name must have the same size",
+        )

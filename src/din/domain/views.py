@@ -1,0 +1,153 @@
+"""What the control API answers: the same JSON for CLI, client, console and curl.
+
+Every top-level answer carries `schema`, which changes when a field changes its meaning.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from din.domain.deployment import DeploymentState
+from din.domain.model import CutFacts, ModelManifest, SliceKind
+from din.domain.node import NodeHealth, NodeProfile, NodeStatus
+from din.domain.plan import Plan
+from din.domain.request import Trace
+from din.domain.tensor import TensorSpec
+
+
+class NodeView(Struct, frozen=True, kw_only=True):
+    """One node."""
+
+    node_id: str
+    name: str
+    status: NodeStatus
+    reason: str = ""
+    """Why it is suspect, lost or draining."""
+    device_type: str
+    health: NodeHealth
+    health_score: float
+    heartbeat_age_ms: int
+    memory_mib: int
+    memory_mib_reserved: int
+    slices: tuple[str, ...]
+    """`model/slice` of each ready replica."""
+    address: str = ""
+    profile: NodeProfile | None = None
+    """Only in `inspect`."""
+    warnings: tuple[str, ...] = ()
+
+
+class NodeList(Struct, frozen=True, kw_only=True):
+    """GET /api/v1/nodes."""
+
+    schema: str = "din.nodes/1"
+    cluster: str
+    gateway_id: str
+    discovery_mode: str
+    items: tuple[NodeView, ...]
+
+
+class ReplicaView(Struct, frozen=True, kw_only=True):
+    """One slice on one node."""
+
+    node: str
+    state: str
+    reason: str = ""
+
+
+class SliceView(Struct, frozen=True, kw_only=True):
+    """One slice of a model."""
+
+    index: int
+    name: str
+    kind: SliceKind
+    slice_id: str
+    operators: int
+    bytes_weights: int
+    memory_mib: int
+    device_type: str | None
+    replicas: tuple[ReplicaView, ...]
+
+
+class ModelView(Struct, frozen=True, kw_only=True):
+    """One model with its deployment."""
+
+    schema: str = "din.model/1"
+    model_id: str
+    version: str
+    state: DeploymentState
+    reason: str = ""
+    hint: str = ""
+    epoch: tuple[int, int]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    slices: tuple[SliceView, ...]
+    cuts: tuple[CutFacts, ...] = ()
+    manifest: ModelManifest | None = None
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class ModelList(Struct, frozen=True, kw_only=True):
+    """GET /api/v1/models."""
+
+    schema: str = "din.models/1"
+    items: tuple[ModelView, ...]
+
+
+class PlanView(Struct, frozen=True, kw_only=True):
+    """Answer of a dry run."""
+
+    schema: str = "din.plan/1"
+    plan: Plan
+
+
+class TraceList(Struct, frozen=True, kw_only=True):
+    """GET /api/v1/traces: newest first, bounded."""
+
+    schema: str = "din.traces/1"
+    items: tuple[Trace, ...]
+
+
+class ErrorView(Struct, frozen=True, kw_only=True):
+    """Every error of the control API and of /infer."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+class GatewayView(Struct, frozen=True, kw_only=True):
+    """GET /api/v1/gateway."""
+
+    schema: str = "din.gateway/1"
+    gateway_id: str
+    cluster: str
+    version: str
+    pid: int
+    state_path: str
+    discovery_mode: str
+    nodes: int
+    models: int
+
+
+class RegisterModel(Struct, frozen=True, kw_only=True):
+    """POST /api/v1/models: what `din model register` sends after the bytes are in the store.
+
+    Mirrors the seeds' configuration file; unknown fields are refused with a suggestion by the CLI.
+    """
+
+    model_id: str
+    source_sha256: str
+    partition_points: tuple[str, ...] = ()
+    backend_map: dict[str, str] = {}
+    slices: tuple[dict[str, object], ...] = ()
+    """Per slice: name, device_type, labels, backend."""
+    inputs: dict[str, tuple[int | str, ...]] = {}
+    backend_options: dict[str, str] = {}
+    before: dict[str, object] | None = None
+    """{"name": "image", ...options}."""
+    after: dict[str, object] | None = None
+    workers: int = 1
+    replicas: int = 2
+    is_dry_run: bool = False

@@ -1,0 +1,1 @@
+"""Pure core: what a node does with frames, slots and workers."""

@@ -1,0 +1,151 @@
+"""What the gateway offers to its fronts (HTTP, later gRPC): two small surfaces, no HTTP words.
+
+The fronts translate bytes into these calls and errors into their own shapes; tests give them a fake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from din.domain.model import ModelManifest
+from din.domain.plan import Plan
+from din.domain.request import Trace
+from din.domain.tensor import TensorMeta
+from din.domain.views import GatewayView, ModelList, ModelView, NodeList, NodeView, RegisterModel
+
+Buffer = bytes | bytearray | memoryview
+
+
+class InferenceCall(Struct, kw_only=True):
+    """One inference as a front hands it over."""
+
+    model_id: str
+    version: str | None = None
+    request_id: str | None = None
+    """The caller's own; None = DIN makes one (`req-` and 8 hex digits)."""
+    metas: tuple[TensorMeta, ...]
+    chunks: Sequence[Sequence[Buffer]]
+    """Bytes of tensor i in pieces as they came off the socket; copied once, into the slot."""
+    is_adapted: bool
+    """True for /infer and the client; False for /v2."""
+    outputs: tuple[str, ...] = ()
+    """Names wanted; empty = all. Unknown names are a BadTensor that lists the valid ones."""
+    timeout_ms: int | None = None
+    is_retry_of_random_allowed: bool = False
+
+
+class InferenceAnswer(Struct, kw_only=True):
+    """Outputs lie in shared memory until `release` is called; call it exactly once."""
+
+    request_id: str
+    model_id: str
+    version: str
+    metas: tuple[TensorMeta, ...]
+    views: Sequence[memoryview]
+    trace: Trace
+    release: Callable[[], None]
+
+
+class InferenceService(Protocol):
+    """The inference front's side of the gateway."""
+
+    async def infer(self, call: InferenceCall) -> InferenceAnswer:
+        """Run one request. Raises any DinError; cancelling the awaiting task cancels the request
+        on every node."""
+        ...
+
+    def plan(self, model_id: str, version: str | None, *, is_adapted: bool) -> Plan:
+        """Dry run: touches no node and looks at no input."""
+        ...
+
+    def manifest(self, model_id: str, version: str | None = None) -> ModelManifest:
+        """Signature of a model. Raises NotFound naming similar model ids."""
+        ...
+
+    def is_ready(self, model_id: str, version: str | None = None) -> bool:
+        """Whether a request could be answered now."""
+        ...
+
+    def is_gateway_ready(self) -> bool:
+        """Whether every registered model is ready and the gateway is not stopping."""
+        ...
+
+    def count_rejected(self, model_id: str, error_code: str) -> None:
+        """Count a request that failed before `infer` could be called (parse errors)."""
+        ...
+
+
+class ControlService(Protocol):
+    """The control API's side of the gateway."""
+
+    def gateway_view(self) -> GatewayView:
+        """Who this is."""
+        ...
+
+    def list_nodes(self) -> NodeList:
+        """All members, lost ones included until they are forgotten."""
+        ...
+
+    def inspect_node(self, name_or_id: str) -> NodeView:
+        """One node by name, id or unique id prefix. Raises NotFound or Conflict (ambiguous)."""
+        ...
+
+    async def drain_node(self, name_or_id: str) -> NodeView:
+        """Stop placing on it and move its slices away."""
+        ...
+
+    def register_node(self, body: bytes, peer_host: str) -> bytes:
+        """TLV registration in, TLV answer out. Raises UsageError or Conflict."""
+        ...
+
+    def heartbeat(self, body: bytes) -> bytes:
+        """One heartbeat in, the answer out (`ok` or `register again`)."""
+        ...
+
+    def list_models(self) -> ModelList:
+        """Newest version of each model, with deployment state."""
+        ...
+
+    def inspect_model(self, model_id: str, version: str | None = None) -> ModelView:
+        """One model. Raises NotFound."""
+        ...
+
+    async def register_model(self, order: RegisterModel) -> ModelView:
+        """Carve and start to deploy; returns at once with the state so far."""
+        ...
+
+    async def remove_model(self, model_id: str) -> ModelView:
+        """Unload everywhere and forget."""
+        ...
+
+    def list_traces(self, limit: int) -> tuple[Trace, ...]:
+        """Newest first."""
+        ...
+
+    def trace(self, request_id: str) -> Trace:
+        """Raises NotFound."""
+        ...
+
+    def has_artifact(self, sha256: str) -> int | None:
+        """Size in bytes, or None."""
+        ...
+
+    async def put_artifact(self, sha256: str, body: AsyncIterator[bytes], nbytes: int) -> None:
+        """Store bytes under their hash. Raises UsageError when the hash differs, TooLarge over the
+        quota, Unavailable when the disk is full."""
+        ...
+
+    def artifact_path(self, sha256: str) -> str:
+        """Path to serve with range support. Raises NotFound."""
+        ...
+
+    def metrics_text(self) -> bytes:
+        """Prometheus text format 0.0.4."""
+        ...
+
+    def watch(self) -> AsyncIterator[tuple[str, bytes]]:
+        """Server-sent events: (event name, JSON)."""
+        ...

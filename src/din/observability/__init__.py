@@ -1,0 +1,1 @@
+"""Pure cores of seeing: quantiles, waterfall, metric names."""

@@ -1,0 +1,1 @@
+"""Deciding with numpy: fleet table, policies, planner."""

@@ -1,0 +1,1 @@
+"""Deciding with onnx: graph analysis, cuts, emission of slices."""

@@ -1,0 +1,1 @@
+"""Effects: clock, files, processes, sensors, shared memory."""

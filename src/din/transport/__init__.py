@@ -1,0 +1,1 @@
+"""Effects: links between processes and machines."""

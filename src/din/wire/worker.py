@@ -1,0 +1,128 @@
+"""Messages on the control socket between a worker and whoever feeds it (agent, or gateway by
+hand-over), and between the agent and its zygote. One SEQPACKET message each, msgpack arrays.
+
+Everything a worker says is untrusted: tickets, offsets and sizes are checked against the asked.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from din.domain.model import AdapterSpec
+from din.domain.tensor import TensorMeta, TensorSpec
+
+MESSAGE_BYTES_MAX: Final = 64 * 1024
+
+
+class Placed(Struct, frozen=True, array_like=True):
+    """A tensor in the arena."""
+
+    meta: TensorMeta
+    offset: int
+
+
+class WorkerMessage(Struct, frozen=True, array_like=True, tag_field="kind"):
+    """Base."""
+
+
+class Compute(WorkerMessage, tag="run"):
+    """Feeder -> worker."""
+
+    ticket: int
+    inputs: tuple[Placed, ...]
+    outputs: tuple[str, ...]
+    """Names wanted; empty = all."""
+    remaining_ms: int
+
+
+class Computed(WorkerMessage, tag="done"):
+    """Worker -> feeder: outputs lie in the output region until Release(ticket)."""
+
+    ticket: int
+    outputs: tuple[Placed, ...]
+    compute_us: int
+    accelerator_percent: float | None = None
+
+
+class ComputeFailed(WorkerMessage, tag="fail"):
+    """Worker -> feeder: this request failed, the worker lives."""
+
+    ticket: int
+    code: str
+    message: str
+    is_retryable: bool
+
+
+class Release(WorkerMessage, tag="free"):
+    """Feeder -> worker: the outputs of this ticket may be overwritten."""
+
+    ticket: int
+
+
+class Abort(WorkerMessage, tag="abort"):
+    """Feeder -> worker: end the run of this ticket as soon as the backend lets you."""
+
+    ticket: int
+
+
+class Loaded(WorkerMessage, tag="ready"):
+    """Worker -> agent, once."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    load_ms: float
+    warm_ms: float | None
+    memory_mib: int
+
+
+class LoadFailed(WorkerMessage, tag="load_fail"):
+    """Worker -> agent, once; the worker exits."""
+
+    code: str
+    message: str
+    hint: str
+
+
+AnyWorkerMessage = Compute | Computed | ComputeFailed | Release | Abort | Loaded | LoadFailed
+
+
+class ArenaLayout(Struct, frozen=True, array_like=True):
+    """One memfd: input region [0, input_bytes), output region [input_bytes, arena_bytes)."""
+
+    arena_bytes: int
+    input_bytes: int
+
+
+class Fork(Struct, frozen=True, array_like=True, tag_field="kind", tag="fork"):
+    """Agent -> zygote, with descriptors: one per artifact in order, then (control socket, arena)
+    per channel."""
+
+    worker_id: int
+    backend: str
+    backend_options: dict[str, str]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    artifacts: int
+    channels: tuple[ArenaLayout, ...]
+    adapter: AdapterSpec | None = None
+    title: str = ""
+    """Shown as the process title, e.g. `din worker centerface/2`."""
+
+
+class Forked(Struct, frozen=True, array_like=True, tag_field="kind", tag="forked"):
+    """Zygote -> agent."""
+
+    worker_id: int
+    pid: int
+
+
+class Exited(Struct, frozen=True, array_like=True, tag_field="kind", tag="exited"):
+    """Zygote -> agent: exit status as os.waitstatus_to_exitcode gives it (negative = signal)."""
+
+    worker_id: int
+    exit_code: int
+
+
+AnyZygoteMessage = Fork | Forked | Exited
