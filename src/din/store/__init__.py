@@ -1,1 +1,1 @@
-"""Effects: durable state."""
+"""Effects: durable state. Eight verbs and a list, one conformance suite, any engine behind."""

@@ -1,0 +1,172 @@
+"""A folder of immutable files, each named by the SHA256 of its bytes.
+
+A file is written under a temporary name, hashed, synced, then renamed: what stands under a hash is
+whole. Reading code may rely on that; code that loads a file after a crash may ask `verify`.
+Knows nothing of models, nodes or HTTP.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from din.errors import NotFound, TooLarge, Unavailable, UsageError
+
+CHUNK_BYTES: Final = 1024 * 1024
+FREE_BYTES_KEPT: Final = 64 * 1024 * 1024
+"""Room that an upload leaves on the disk: a full disk stops the store and the logs as well."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class ArtifactFolder:
+    """Bytes by hash, under one folder, with a quota in bytes."""
+
+    def __init__(self, path: Path, quota_bytes: int) -> None:
+        self.path = path
+        self._quota_bytes = quota_bytes
+        path.mkdir(parents=True, exist_ok=True)
+        for left_over in path.glob("*.part-*"):
+            left_over.unlink(missing_ok=True)
+
+    def size(self, sha256: str) -> int | None:
+        """Bytes of an artifact, or None when it is not here. Raises UsageError for a bad hash."""
+        try:
+            return self._file(sha256).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def file(self, sha256: str) -> Path:
+        """Path of an artifact. Raises NotFound."""
+        path = self._file(sha256)
+        if not path.exists():
+            raise NotFound(
+                f"artifact {sha256[:12]}… is not in {self.path}",
+                hint="register the model again: its bytes are uploaded when they are missing",
+            )
+        return path
+
+    def used_bytes(self) -> int:
+        """Bytes of all artifacts."""
+        return sum(entry.stat().st_size for entry in os.scandir(self.path) if entry.is_file())
+
+    def verify(self, sha256: str) -> bool:
+        """Whether the bytes still have their hash; a file that lies is removed."""
+        path = self.file(sha256)
+        with path.open("rb") as source:
+            found = hashlib.file_digest(source, "sha256").hexdigest()
+        if found != sha256:
+            path.unlink(missing_ok=True)
+        return found == sha256
+
+    def remove(self, sha256: str) -> None:
+        """Forget an artifact; absent is fine."""
+        self._file(sha256).unlink(missing_ok=True)
+
+    def hashes(self) -> frozenset[str]:
+        """All artifacts that are here."""
+        return frozenset(
+            entry.name for entry in os.scandir(self.path) if _SHA256.fullmatch(entry.name)
+        )
+
+    def check_room(self, nbytes: int) -> None:
+        """Raises TooLarge over the quota and Unavailable when the disk has not enough room."""
+        used = self.used_bytes()
+        if used + nbytes > self._quota_bytes:
+            raise TooLarge(
+                f"{nbytes} more bytes would make {used + nbytes}, over the artifact quota of "
+                f"{self._quota_bytes}",
+                hint="remove models with `din model remove` or raise artifact_quota_mib",
+            )
+        free = shutil.disk_usage(self.path).free
+        if nbytes + FREE_BYTES_KEPT > free:
+            raise Unavailable(
+                f"{nbytes} bytes do not fit on the disk of {self.path}: {free} free, "
+                f"{FREE_BYTES_KEPT} are kept",
+                hint="free some space, then try again",
+            )
+
+    async def put(self, sha256: str, body: AsyncIterator[bytes], nbytes: int) -> None:
+        """Store a stream of exactly `nbytes` bytes under its hash.
+
+        Raises UsageError when hash or length differ, TooLarge and Unavailable like `check_room`.
+        """
+        target = self._file(sha256)
+        if target.exists():
+            async for _ in body:
+                pass
+            return
+        self.check_room(nbytes)
+        part = target.with_name(f"{sha256}.part-{os.getpid()}-{id(body)}")
+        try:
+            with part.open("wb") as sink:
+                await _copy(body, sink, sha256, nbytes)
+            part.rename(target)
+            _sync_folder(self.path)
+        except OSError as fault:
+            raise _disk_fault(self.path, fault) from fault
+        finally:
+            part.unlink(missing_ok=True)
+
+    def adopt(self, file: Path, sha256: str) -> None:
+        """Move a file that is already whole and hashed (the carver's output) into the folder."""
+        try:
+            file.replace(self._file(sha256))
+            _sync_folder(self.path)
+        except OSError as fault:
+            raise _disk_fault(self.path, fault) from fault
+
+    def _file(self, sha256: str) -> Path:
+        if not _SHA256.fullmatch(sha256):
+            raise UsageError(
+                f"{sha256[:80]!r} is not a SHA256",
+                hint="64 lowercase hexadecimal digits",
+            )
+        return self.path / sha256
+
+
+async def _copy(body: AsyncIterator[bytes], sink: BinaryIO, sha256: str, nbytes: int) -> None:
+    digest = hashlib.sha256()
+    received = 0
+    async for chunk in body:
+        received += len(chunk)
+        if received > nbytes:
+            break
+        digest.update(chunk)
+        sink.write(chunk)
+    if received != nbytes:
+        raise UsageError(
+            f"upload of {sha256[:12]}… announced {nbytes} bytes and sent "
+            f"{'more' if received > nbytes else received}",
+            hint="send the file again",
+        )
+    if digest.hexdigest() != sha256:
+        raise UsageError(
+            f"uploaded bytes have SHA256 {digest.hexdigest()[:12]}…, not {sha256[:12]}…",
+            hint="the file changed while it was sent, or the link damaged it: send it again",
+        )
+    sink.flush()
+    os.fsync(sink.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _disk_fault(path: Path, fault: OSError) -> Unavailable:
+    if fault.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Unavailable(
+            f"the disk of {path} is full ({fault.strerror})",
+            hint="free some space, then try again; nothing was stored",
+        )
+    return Unavailable(f"cannot write to {path}: {fault}", hint="check permissions and the disk")
