@@ -35,6 +35,9 @@ class Compute(WorkerMessage, tag="run"):
     outputs: tuple[str, ...]
     """Names wanted; empty = all."""
     remaining_ms: int
+    sent_at_ms: int = 0
+    """Monotonic clock of this host when it was sent, so that time spent waiting in the socket counts
+    against the deadline; 0 = count from when the worker reads it."""
 
 
 class Computed(WorkerMessage, tag="done"):
@@ -67,6 +70,13 @@ class Abort(WorkerMessage, tag="abort"):
     ticket: int
 
 
+class Attach(WorkerMessage, tag="attach"):
+    """Feeder -> worker, first message of each feeder on a channel: outputs of tickets of any other
+    session on this channel are forgotten. A ticket is `session << 32 | counter`."""
+
+    session: int
+
+
 class Loaded(WorkerMessage, tag="ready"):
     """Worker -> agent, once."""
 
@@ -85,7 +95,11 @@ class LoadFailed(WorkerMessage, tag="load_fail"):
     hint: str
 
 
-AnyWorkerMessage = Compute | Computed | ComputeFailed | Release | Abort | Loaded | LoadFailed
+AnyWorkerMessage = (
+    Compute | Computed | ComputeFailed | Release | Abort | Attach | Loaded | LoadFailed
+)
+FeederMessage = Compute | Release | Abort | Attach
+WorkerAnswer = Computed | ComputeFailed | Loaded | LoadFailed
 
 
 class ArenaLayout(Struct, frozen=True, array_like=True):
@@ -112,10 +126,17 @@ class Fork(Struct, frozen=True, array_like=True, tag_field="kind", tag="fork"):
 
 
 class Forked(Struct, frozen=True, array_like=True, tag_field="kind", tag="forked"):
-    """Zygote -> agent."""
+    """Zygote -> agent, with one descriptor: a pidfd of the new worker."""
 
     worker_id: int
     pid: int
+
+
+class ForkFailed(Struct, frozen=True, array_like=True, tag_field="kind", tag="fork_failed"):
+    """Zygote -> agent: the system refused another process, or the order was malformed."""
+
+    worker_id: int
+    message: str
 
 
 class Exited(Struct, frozen=True, array_like=True, tag_field="kind", tag="exited"):
@@ -125,4 +146,5 @@ class Exited(Struct, frozen=True, array_like=True, tag_field="kind", tag="exited
     exit_code: int
 
 
-AnyZygoteMessage = Fork | Forked | Exited
+AnyZygoteMessage = Fork | Forked | ForkFailed | Exited
+ZygoteAnswer = Forked | ForkFailed | Exited
