@@ -1,0 +1,329 @@
+"""The workers that hold one loaded slice: starts them, picks one for a request, replaces the dead.
+
+A worker's life: forking -> loading -> ready -> gone. A death frees its place at once; the place is
+filled again after a pause that doubles with each death and is forgotten after a healthy minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from din.agent.zygote import WorkerProcess, Zygote, back_off_ms
+from din.domain.model import Slice
+from din.errors import (
+    BadModel,
+    DeadlineExceeded,
+    DinError,
+    ExecutionFailed,
+    UsageError,
+    error_of_code,
+)
+from din.system.arena import arena_layout, create_arena
+from din.system.descriptors import close_all, control_pair
+from din.transport.channel import INFLIGHT_MAX, WORKER_DIED, WorkerChannel
+from din.wire.worker import ArenaLayout, Fork, Loaded, LoadFailed
+
+WORKERS_MAX: Final = 32
+HEALTHY_S: Final = 60.0
+LOAD_TIMEOUT_S: Final = 120.0
+DRAIN_TIMEOUT_S: Final = 5.0
+EXIT_TIMEOUT_S: Final = 1.0
+
+
+class PoolSettings(Struct, frozen=True, kw_only=True):
+    """Sizes and times of a pool; tests shorten them."""
+
+    layout: ArenaLayout = arena_layout()
+    """Arena of the agent's channel, and of the direct one."""
+    load_timeout_s: float = LOAD_TIMEOUT_S
+    drain_timeout_s: float = DRAIN_TIMEOUT_S
+    healthy_s: float = HEALTHY_S
+
+
+OnWorkerReady = Callable[[int, int, int, ArenaLayout], None]
+"""(worker id, socket descriptor, arena descriptor, layout) of the channel meant for a gateway. The
+descriptors stay the pool's, open until `on_worker_died`: send them on as often as needed."""
+OnWorkerDied = Callable[[int, str], None]
+"""(worker id, reason in words): a worker that was ready has died, not by `stop`. Worker id 0 = a
+dead worker could not be replaced; it is tried again."""
+
+
+class _Worker:
+    """One place in the pool and who fills it."""
+
+    def __init__(self, worker_id: int, loaded: asyncio.Future[Loaded]) -> None:
+        self.worker_id = worker_id
+        self.loaded = loaded
+        self.exited = asyncio.Event()
+        self.channel: WorkerChannel | None = None
+        self.process: WorkerProcess | None = None
+        self.direct: tuple[int, ...] = ()
+        """Socket and arena for a gateway."""
+        self.is_ready = False
+        self.broken_reason = ""
+
+    def close(self) -> None:
+        if self.channel is not None:
+            self.channel.close()
+        close_all(self.direct)
+        self.direct = ()
+        if self.process is not None:
+            self.process.kill()
+            self.process.close()
+
+
+class WorkerPool:
+    """Workers for one slice. All calls in the loop's thread."""
+
+    def __init__(
+        self,
+        zygote: Zygote,
+        *,
+        on_worker_ready: OnWorkerReady,
+        on_worker_died: OnWorkerDied,
+        settings: PoolSettings | None = None,
+    ) -> None:
+        self._zygote = zygote
+        self._on_worker_ready = on_worker_ready
+        self._on_worker_died = on_worker_died
+        self._settings = settings or PoolSettings()
+        self._workers: dict[int, _Worker] = {}
+        self._places: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+        self.restarts = 0
+        """Workers that were replaced since `start`."""
+
+    @property
+    def ready(self) -> int:
+        """Workers that could take a request or are busy with one."""
+        return sum(worker.is_ready for worker in self._workers.values())
+
+    @property
+    def inflight(self) -> int:
+        """Requests in all workers, as far as the agent feeds them."""
+        return sum(each.channel.inflight for each in self._workers.values() if each.channel)
+
+    async def start(
+        self,
+        slice_: Slice,
+        artifact_paths: Sequence[str | Path],
+        workers: int,
+        backend_options: dict[str, str],
+        *,
+        wants_direct: bool,
+    ) -> Loaded:
+        """Load the slice in `workers` workers and keep that many alive; the first one's facts.
+
+        Raises BadModel, UsageError, TooLarge, ExecutionFailed, Unavailable or DeadlineExceeded as
+        the first worker that failed did; nothing is left running then.
+        """
+        if not 1 <= workers <= WORKERS_MAX:
+            raise UsageError(
+                f"{workers} workers for slice {slice_.name!r} are not possible",
+                hint=f"between 1 and {WORKERS_MAX}",
+            )
+        recipe = _Recipe(slice_, tuple(map(str, artifact_paths)), backend_options, wants_direct)
+        loop = asyncio.get_running_loop()
+        launches = [loop.create_task(self._launch(recipe)) for _ in range(workers)]
+        try:
+            await asyncio.wait(launches, return_when=asyncio.FIRST_EXCEPTION)
+            found = [launch.result() for launch in launches if launch.done()]
+        except BaseException:
+            for launch in launches:
+                launch.cancel()
+            await asyncio.gather(*launches, return_exceptions=True)
+            await self.stop()
+            raise
+        self._places = [loop.create_task(self._keep(recipe, worker)) for worker in found]
+        return found[0].loaded.result()
+
+    def pick(self) -> WorkerChannel | None:
+        """The ready worker with the fewest requests, or None when each has its two."""
+        best: WorkerChannel | None = None
+        for worker in self._workers.values():
+            channel = worker.channel
+            if worker.is_ready and channel is not None and channel.is_open:
+                if channel.inflight == 0:
+                    return channel
+                if best is None or channel.inflight < best.inflight:
+                    best = channel
+        return best if best is not None and best.inflight < INFLIGHT_MAX else None
+
+    async def stop(self) -> None:
+        """Let running requests end within the drain time, then end every worker."""
+        self._is_stopping = True
+        for task in self._places:
+            task.cancel()
+        await asyncio.gather(*self._places, return_exceptions=True)
+        self._places = []
+        await self._drain()
+        leaving = list(self._workers.values())
+        for worker in leaving:
+            if worker.channel is not None:
+                worker.channel.close()
+        for worker in leaving:
+            if worker.process is not None:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(worker.exited.wait(), EXIT_TIMEOUT_S)
+            self._retire(worker, "stopped")
+
+    async def _drain(self) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._settings.drain_timeout_s
+        for worker in self._workers.values():
+            worker.is_ready = False
+        while self.inflight and loop.time() < end:
+            await asyncio.sleep(0.01)
+
+    async def _keep(self, recipe: _Recipe, worker: _Worker) -> None:
+        """Keep one place filled, for ever."""
+        loop = asyncio.get_running_loop()
+        failures = 0
+        current: _Worker | None = worker
+        while True:
+            if current is not None:
+                started = loop.time()
+                await current.exited.wait()
+                if loop.time() - started >= self._settings.healthy_s:
+                    failures = 0
+            failures += 1
+            await asyncio.sleep(back_off_ms(failures) / 1000)
+            self.restarts += 1
+            try:
+                current = await self._launch(recipe)
+            except DinError as error:
+                current = None
+                self._on_worker_died(0, f"no new worker: {error.message}")
+
+    async def _launch(self, recipe: _Recipe) -> _Worker:
+        """One worker, loaded and ready."""
+        loop = asyncio.get_running_loop()
+        worker = _Worker(self._zygote.next_worker_id(), loop.create_future())
+        self._workers[worker.worker_id] = worker
+        try:
+            await self._fork(recipe, worker)
+            async with asyncio.timeout(self._settings.load_timeout_s):
+                await worker.loaded
+        except BaseException as error:
+            self._retire(worker, str(error))
+            if isinstance(error, TimeoutError):
+                raise DeadlineExceeded(
+                    f"slice {recipe.slice_.name!r} was not loaded within "
+                    f"{self._settings.load_timeout_s:g} s"
+                ) from error
+            raise
+        worker.is_ready = True
+        if worker.direct:
+            socket_fd, arena_fd = worker.direct
+            self._on_worker_ready(worker.worker_id, socket_fd, arena_fd, self._settings.layout)
+        return worker
+
+    async def _fork(self, recipe: _Recipe, worker: _Worker) -> None:
+        layout = self._settings.layout
+        slice_ = recipe.slice_
+        given: list[int] = []
+        """What the worker gets; closed here afterwards."""
+        try:
+            for path in recipe.artifact_paths:
+                given.append(_open(path))
+            given += self._open_channel(worker, layout)
+            if recipe.wants_direct:
+                given += self._open_direct(worker, layout)
+            order = Fork(
+                worker_id=worker.worker_id,
+                backend=slice_.backend,
+                backend_options=recipe.backend_options,
+                inputs=slice_.inputs,
+                outputs=slice_.outputs,
+                artifacts=len(recipe.artifact_paths),
+                channels=(layout,) * (1 + recipe.wants_direct),
+                adapter=slice_.adapter,
+                title=f"din worker {slice_.name}",
+            )
+            worker.process = await self._zygote.fork(
+                order, given, lambda reason: self._on_exit(worker, reason)
+            )
+        finally:
+            close_all(given)
+
+    def _open_channel(self, worker: _Worker, layout: ArenaLayout) -> list[int]:
+        arena = create_arena(layout)
+        ours, theirs = control_pair()
+        worker.channel = WorkerChannel(
+            asyncio.get_running_loop(),
+            ours,
+            arena,
+            layout,
+            lambda message: _on_loaded(worker, message),
+            lambda reason: self._on_broken(worker, reason),
+        )
+        return [theirs.detach(), arena]
+
+    def _open_direct(self, worker: _Worker, layout: ArenaLayout) -> list[int]:
+        arena = create_arena(layout)
+        ours, theirs = control_pair()
+        worker.direct = (ours.detach(), os.dup(arena))
+        return [theirs.detach(), arena]
+
+    def _on_broken(self, worker: _Worker, reason: str) -> None:
+        """The agent's channel ended: whatever the worker still does, nobody asked for it."""
+        worker.broken_reason = reason
+        worker.is_ready = False
+        if worker.process is not None and reason != WORKER_DIED:
+            worker.process.kill()
+
+    def _on_exit(self, worker: _Worker, reason: str) -> None:
+        worker.exited.set()
+        if worker.broken_reason not in ("", WORKER_DIED):
+            reason = f"{worker.broken_reason}; {reason}"
+        self._retire(worker, reason)
+
+    def _retire(self, worker: _Worker, reason: str) -> None:
+        """Forget a worker and close what belongs to it; repeating it is harmless."""
+        if self._workers.pop(worker.worker_id, None) is None:
+            return
+        was_loaded = worker.loaded.done() and not worker.loaded.cancelled()
+        was_loaded = was_loaded and worker.loaded.exception() is None
+        worker.is_ready = False
+        worker.close()
+        if not worker.loaded.done():
+            worker.loaded.set_exception(
+                ExecutionFailed(f"the worker died while it loaded the slice: {reason}")
+            )
+            worker.loaded.exception()  # somebody may not wait for it any more
+        if was_loaded and not self._is_stopping:
+            self._on_worker_died(worker.worker_id, reason)
+
+
+class _Recipe(Struct, frozen=True):
+    slice_: Slice
+    artifact_paths: tuple[str, ...]
+    backend_options: dict[str, str]
+    wants_direct: bool
+
+
+def _on_loaded(worker: _Worker, message: Loaded | LoadFailed) -> None:
+    if worker.loaded.done():
+        return
+    if isinstance(message, Loaded):
+        worker.loaded.set_result(message)
+    else:
+        worker.loaded.set_exception(error_of_code(message.code, message.message, message.hint))
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise BadModel(
+            f"the slice's file {path} cannot be opened: {error.strerror}",
+            hint="it is fetched again when the model is deployed again",
+        ) from error

@@ -1,0 +1,247 @@
+"""The agent's side of the zygote: starts it when the first worker is wanted, starts it again after
+its death, and tells each worker's owner how that worker ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from din.errors import ExecutionFailed, Internal, Unavailable
+from din.system.descriptors import close_all, control_pair, receive_message, send_message
+from din.wire.worker import MESSAGE_BYTES_MAX, Exited, Fork, Forked, ForkFailed, ZygoteAnswer
+
+BACK_OFF_MS_MIN: Final = 100
+BACK_OFF_MS_MAX: Final = 30_000
+FORK_TIMEOUT_S: Final = 60.0
+"""Includes the start of the zygote and its imports, which take seconds on a small board."""
+STOP_TIMEOUT_S: Final = 3.0
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(ZygoteAnswer)
+
+OnExit = Callable[[str], None]
+"""Told once, in words, how a worker ended."""
+Report = Callable[[str], None]
+"""Takes a line for the log."""
+
+
+class WorkerProcess:
+    """A forked worker: its pid, and a pidfd that always means this very process."""
+
+    def __init__(self, pid: int, pidfd: int) -> None:
+        self.pid = pid
+        self._pidfd = pidfd
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal; a process that has ended already is fine."""
+        if self._pidfd < 0:
+            return
+        try:
+            signal.pidfd_send_signal(self._pidfd, number)
+        except ProcessLookupError:
+            return
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+class Zygote:
+    """At most one zygote process at a time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, report: Report) -> None:
+        self._loop = loop
+        self._report = report
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._forking: dict[int, asyncio.Future[WorkerProcess]] = {}
+        self._on_exit: dict[int, OnExit] = {}
+        self._last_worker_id = 0
+        self._failures = 0
+        self._start_lock = asyncio.Lock()
+        self._is_stopped = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the running process."""
+        return self._process.pid if self._process is not None else None
+
+    def next_worker_id(self) -> int:
+        """A number that no worker of this agent session had."""
+        self._last_worker_id += 1
+        return self._last_worker_id
+
+    async def start(self) -> None:
+        """Start the process unless it runs; waits out the back-off after deaths.
+
+        Raises Unavailable when it cannot be started.
+        """
+        async with self._start_lock:
+            if self._is_stopped:
+                raise Unavailable("the zygote was stopped")
+            if self._process is None:
+                if self._failures:
+                    await asyncio.sleep(back_off_ms(self._failures) / 1000)
+                self._spawn()
+
+    async def fork(self, order: Fork, descriptors: Sequence[int], on_exit: OnExit) -> WorkerProcess:
+        """A new worker; `on_exit` is called once after it ended. The descriptors stay the caller's.
+
+        Raises Unavailable or ExecutionFailed; `on_exit` is not called then.
+        """
+        await self.start()
+        control = self._control
+        if control is None:
+            raise ExecutionFailed("the zygote ended before it could fork a worker")
+        future: asyncio.Future[WorkerProcess] = self._loop.create_future()
+        self._forking[order.worker_id] = future
+        self._on_exit[order.worker_id] = on_exit
+        try:
+            send_message(control, _ENCODER.encode(order), descriptors)
+            return await asyncio.wait_for(future, FORK_TIMEOUT_S)
+        except (OSError, TimeoutError) as error:
+            self._on_exit.pop(order.worker_id, None)
+            raise Unavailable(f"the zygote takes no orders: {error or 'no answer'}") from error
+        except BaseException:
+            self._on_exit.pop(order.worker_id, None)
+            raise
+        finally:
+            self._forking.pop(order.worker_id, None)
+
+    async def stop(self) -> None:
+        """End the process and with it every worker that is left."""
+        self._is_stopped = True
+        process = self._process
+        if process is None:
+            return
+        self._disconnect()
+        await _wait(process)
+        self._process = None
+        self._forget("the zygote was stopped")
+
+    def _spawn(self) -> None:
+        ours, theirs = control_pair()
+        command = [
+            *(sys.executable, "-P", "-m", "din.worker"),
+            *("--control-fd", str(theirs.fileno()), "--parent-pid", str(os.getpid())),
+        ]
+        try:
+            # A session of its own: a Ctrl-C in the terminal is the agent's business alone.
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise Unavailable(
+                f"the zygote cannot be started: {error.strerror}", hint="see `din doctor`"
+            ) from error
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        self._process = process
+        self._control = ours
+        self._loop.add_reader(ours.fileno(), self._on_readable)
+
+    def _on_readable(self) -> None:
+        if self._control is None:
+            return
+        try:
+            data, descriptors = receive_message(self._control, MESSAGE_BYTES_MAX)
+        except (BlockingIOError, InterruptedError):
+            return
+        except (OSError, Internal):
+            data, descriptors = b"", []
+        if not data:
+            self._on_death()
+            return
+        self._handle(_DECODER.decode(data), descriptors)
+
+    def _handle(self, message: ZygoteAnswer, descriptors: list[int]) -> None:
+        if isinstance(message, Forked) and len(descriptors) == 1:
+            self._failures = 0
+            worker = WorkerProcess(message.pid, descriptors[0])
+            future = self._forking.get(message.worker_id)
+            if future is not None and not future.done():
+                future.set_result(worker)
+            else:
+                worker.kill()  # nobody waits for it any more
+                worker.close()
+            return
+        close_all(descriptors)
+        if isinstance(message, Exited):
+            self._tell_exit(message.worker_id, describe_exit(message.exit_code))
+        elif isinstance(message, ForkFailed):
+            future = self._forking.get(message.worker_id)
+            if future is not None and not future.done():
+                future.set_exception(Unavailable(message.message))
+
+    def _on_death(self) -> None:
+        process = self._process
+        self._disconnect()
+        self._process = None
+        self._failures += 1
+        reason = "the zygote died"
+        if process is not None:
+            process.kill()  # an open process behind a closed socket is of no use
+            reason = f"the zygote died: {describe_exit(process.wait())}"
+        self._report(reason)
+        self._forget(reason)
+
+    def _forget(self, reason: str) -> None:
+        for future in list(self._forking.values()):
+            if not future.done():
+                future.set_exception(ExecutionFailed(reason))
+        for worker_id in list(self._on_exit):
+            self._tell_exit(worker_id, reason)
+
+    def _tell_exit(self, worker_id: int, reason: str) -> None:
+        on_exit = self._on_exit.pop(worker_id, None)
+        if on_exit is not None:
+            on_exit(reason)
+
+    def _disconnect(self) -> None:
+        if self._control is not None:
+            self._loop.remove_reader(self._control.fileno())
+            self._control.close()
+            self._control = None
+
+
+def back_off_ms(failures: int) -> int:
+    """Pause before try number `failures` + 1: 100 ms, doubling, at most 30 s."""
+    return min(BACK_OFF_MS_MAX, BACK_OFF_MS_MIN * 2 ** min(failures - 1, 20))
+
+
+def describe_exit(exit_code: int) -> str:
+    """An exit status in words; negative codes are signals, as in `subprocess`."""
+    if exit_code >= 0:
+        known = {3: " (it could not load its slice)", 75: " (a run did not end when stopped)"}
+        return f"exit code {exit_code}{known.get(exit_code, '')}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = "unknown"
+    hint = "; if nobody killed it, the machine may be out of memory" if exit_code == -9 else ""
+    return f"killed by signal {-exit_code} ({name}){hint}"
+
+
+async def _wait(process: subprocess.Popen[bytes]) -> None:
+    for _ in range(int(STOP_TIMEOUT_S / 0.02)):
+        if process.poll() is not None:
+            return
+        await asyncio.sleep(0.02)
+    process.kill()
+    process.wait()

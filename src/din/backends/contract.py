@@ -1,0 +1,60 @@
+"""What an engine offers to the worker that holds it. numpy is the common tongue.
+
+Arrays for words that numpy lacks (BF16, FP8) are raw bits in UINT16 or UINT8 arrays; BYTES tensors
+are object arrays of `bytes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from din.domain.tensor import TensorSpec
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Session(Protocol):
+    """One loaded model. `run` is called by one thread; `stop` may come from another."""
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """What the model takes."""
+        ...
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What it gives, in its own order."""
+        ...
+
+    def run(
+        self,
+        inputs: Mapping[str, Array],
+        wanted: Sequence[str],
+        targets: Mapping[str, Array],
+    ) -> dict[str, Array]:
+        """Compute the wanted outputs. An output for which a target of the right shape is given may
+        be written there; then the target itself is returned. Arrays returned are valid until the
+        next run.
+
+        Raises BadTensor for input that the model refuses, ExecutionFailed for the rest.
+        """
+        ...
+
+    def stop(self) -> None:
+        """End the present run as soon as the engine lets us; it raises ExecutionFailed then."""
+        ...
+
+    def warm(self) -> bool:
+        """One run on made-up input; False when no input could be made up that the model takes."""
+        ...
+
+
+class Backend(Protocol):
+    """A module of this room, found through `registry`."""
+
+    def load(self, model: bytes, options: Mapping[str, str]) -> Session:
+        """Raises BadModel for a file that cannot be used and UsageError for a bad option."""
+        ...

@@ -1,0 +1,321 @@
+"""ONNX Runtime on the CPU.
+
+ORT_DISABLE_TELEMETRY must be in the environment before this module is imported: the library starts
+a thread and writes files otherwise, and a process with threads must not fork.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime as ort
+
+from din.backends.contract import Array
+from din.domain.tensor import BYTES, TensorSpec
+from din.errors import BadModel, BadTensor, ExecutionFailed, UsageError
+
+MODEL_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024 - 1
+"""One protobuf message cannot be larger."""
+THREADS_MAX: Final = 256
+MESSAGE_CHARACTERS_MAX: Final = 600
+WARM_FREE_DIM: Final = 64
+WARM_BYTES_MAX: Final = 256 * 1024 * 1024
+
+OPTIMISATION: Final = {
+    "off": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
+# ONNX Runtime's type text -> (DIN word, numpy type that carries the bits, ONNX element type).
+_TYPES: Final[dict[str, tuple[str, type[Any], int]]] = {
+    "tensor(float)": ("FP32", np.float32, 1),
+    "tensor(uint8)": ("UINT8", np.uint8, 2),
+    "tensor(int8)": ("INT8", np.int8, 3),
+    "tensor(uint16)": ("UINT16", np.uint16, 4),
+    "tensor(int16)": ("INT16", np.int16, 5),
+    "tensor(int32)": ("INT32", np.int32, 6),
+    "tensor(int64)": ("INT64", np.int64, 7),
+    "tensor(string)": (BYTES, np.object_, 8),
+    "tensor(bool)": ("BOOL", np.bool_, 9),
+    "tensor(float16)": ("FP16", np.float16, 10),
+    "tensor(double)": ("FP64", np.float64, 11),
+    "tensor(uint32)": ("UINT32", np.uint32, 12),
+    "tensor(uint64)": ("UINT64", np.uint64, 13),
+    "tensor(bfloat16)": ("BF16", np.uint16, 16),
+    "tensor(float8e4m3fn)": ("FP8", np.uint8, 17),
+    "tensor(float8e4m3fnuz)": ("FP8", np.uint8, 18),
+    "tensor(float8e5m2)": ("FP8", np.uint8, 19),
+    "tensor(float8e5m2fnuz)": ("FP8", np.uint8, 20),
+}
+
+ort.set_default_logger_severity(4)
+
+
+def load(model: bytes, options: Mapping[str, str]) -> OnnxSession:
+    """Load a model. Raises BadModel with the engine's own words, UsageError for a bad option."""
+    settings = session_options(options)
+    if not 0 < len(model) <= MODEL_BYTES_MAX:
+        raise BadModel(
+            f"the model file has {len(model)} bytes",
+            hint=f"an ONNX file has between 1 and {MODEL_BYTES_MAX} bytes",
+        )
+    try:
+        session = ort.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
+    except MemoryError as error:
+        raise BadModel("the model does not fit into memory", hint="see `din node list`") from error
+    except Exception as error:  # the library raises a dozen unrelated classes
+        raise BadModel(
+            f"ONNX Runtime {ort.__version__} refuses the model: {clean_message(error)}",
+            hint="check the file with onnx.checker; newer opsets need a newer ONNX Runtime",
+        ) from error
+    return OnnxSession(session)
+
+
+def session_options(options: Mapping[str, str]) -> ort.SessionOptions:
+    """Translate backend options. Raises UsageError naming option, value and what is allowed."""
+    settings = ort.SessionOptions()
+    for name, value in options.items():
+        if name == "optimisation":
+            if value not in OPTIMISATION:
+                raise _bad_option(name, value, ", ".join(OPTIMISATION))
+        elif name == "threads":
+            if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= THREADS_MAX:
+                raise _bad_option(name, value, f"a whole number from 1 to {THREADS_MAX}")
+        else:
+            raise UsageError(
+                f"backend onnxruntime has no option {name!r}",
+                hint="its options are optimisation and threads",
+            )
+    cores = len(os.sched_getaffinity(0))
+    settings.graph_optimization_level = OPTIMISATION[options.get("optimisation", "all")]
+    settings.intra_op_num_threads = int(options.get("threads", min(2, cores)))
+    settings.inter_op_num_threads = 1
+    # A spinning pool burns a core while it waits; the next request may be on another worker.
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    settings.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    settings.log_severity_level = 4
+    return settings
+
+
+def clean_message(error: Exception) -> str:
+    """The engine's message in one line without its source paths, bounded."""
+    text = " ".join(str(error).split())
+    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    text = re.sub(
+        r"/onnxruntime_src/\S+ (?:\S+ )*?onnxruntime::\S+?\([^)]*\)(?: const)? ?", "", text
+    )
+    text = re.sub(r"/onnxruntime_src/\S*", "", text)
+    text = "".join(each if each.isprintable() else "?" for each in text).strip()
+    if len(text) > MESSAGE_CHARACTERS_MAX:
+        return text[: MESSAGE_CHARACTERS_MAX - 1] + "…"
+    return text or type(error).__name__
+
+
+class OnnxSession:
+    """One ONNX Runtime session."""
+
+    def __init__(self, session: ort.InferenceSession) -> None:
+        self._session = session
+        self._input_types = {each.name: each.type for each in session.get_inputs()}
+        self._output_types = {each.name: each.type for each in session.get_outputs()}
+        self._inputs = tuple(_spec(each) for each in session.get_inputs())
+        self._outputs = tuple(_spec(each) for each in session.get_outputs())
+        self._output_names = [each.name for each in self._outputs]
+        has_text = any(each.dtype == BYTES for each in (*self._inputs, *self._outputs))
+        self._run = self._run_plain if has_text else self._run_bound
+        self._run_options = ort.RunOptions()
+        self._binding: Any = None
+        self._binding_key: tuple[object, ...] = ()
+        self._last_values: list[Any] = []
+        self._may_bind_targets = True
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """As the model declares them."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """As the model declares them."""
+        return self._outputs
+
+    def stop(self) -> None:
+        """End the present run between two operators."""
+        self._run_options.terminate = True
+
+    def run(
+        self, inputs: Mapping[str, Array], wanted: Sequence[str], targets: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """See `contract.Session.run`."""
+        if self._run_options.terminate:
+            self._run_options = ort.RunOptions()
+        names = list(wanted) or self._output_names
+        if not self._may_bind_targets:
+            targets = {}
+        try:
+            return self._run(inputs, names, targets)
+        except Exception as error:
+            if targets and "computed output shape" in str(error):
+                # The declared shapes lie (one symbol for two sizes): never trust them again.
+                self._may_bind_targets = False
+                self._binding = None
+                return self.run(inputs, wanted, {})
+            self._binding = None
+            raise _run_error(error) from error
+
+    def warm(self) -> bool:
+        """One run on ones; free dims are guessed, so a failure proves nothing."""
+        made_up: dict[str, Array] = {}
+        for spec in self._inputs:
+            array = _made_up(spec, self._input_types[spec.name])
+            if array is None:
+                return False
+            made_up[spec.name] = array
+        try:
+            self.run(made_up, (), {})
+        except (BadTensor, ExecutionFailed):
+            return False
+        return True
+
+    def _run_plain(
+        self, inputs: Mapping[str, Array], names: list[str], targets: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        del targets
+        feeds = {name: _as_text(name, array) for name, array in inputs.items()}
+        results: list[Any] = self._session.run(names, feeds, self._run_options)
+        return {
+            name: _as_bytes(array) if array.dtype == np.object_ else array
+            for name, array in zip(names, results, strict=True)
+        }
+
+    def _run_bound(
+        self, inputs: Mapping[str, Array], names: list[str], targets: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        self._last_values = []
+        binding = self._bind(inputs, names, targets)
+        self._session.run_with_iobinding(binding, self._run_options)
+        if len(targets) == len(names):
+            return {name: targets[name] for name in names}
+        self._last_values = binding.get_outputs()
+        return {
+            name: targets[name] if name in targets else _view(value, self._output_types[name])
+            for name, value in zip(names, self._last_values, strict=True)
+        }
+
+    def _bind(
+        self, inputs: Mapping[str, Array], names: list[str], targets: Mapping[str, Array]
+    ) -> Any:
+        places = [(name, _address(array), array.shape) for name, array in inputs.items()]
+        places += [
+            (name, _address(targets[name]), targets[name].shape) if name in targets else (name,)
+            for name in names
+        ]
+        key = tuple(places)
+        # The same slots come back while the load is even, so the last binding often still fits.
+        if self._binding is not None and key == self._binding_key:
+            return self._binding
+        binding = self._session.io_binding()
+        for name, address, shape in places[: len(inputs)]:
+            kind = _TYPES[self._input_types[name]][2]
+            binding.bind_input(name, "cpu", 0, kind, list(shape), address)
+        for name, *place in places[len(inputs) :]:
+            if place:
+                kind = _TYPES[self._output_types[name]][2]
+                binding.bind_output(name, "cpu", 0, kind, list(place[1]), place[0])
+            else:
+                binding.bind_output(name, "cpu")
+        # Outputs that the engine allocates stay inside the binding: keep it only when there are none.
+        self._binding = binding if len(targets) == len(names) else None
+        self._binding_key = key
+        return binding
+
+
+def _bad_option(name: str, value: str, allowed: str) -> UsageError:
+    return UsageError(
+        f"backend option {name}={value!r} is not possible", hint=f"allowed: {allowed}"
+    )
+
+
+def _spec(argument: Any) -> TensorSpec:
+    kind = _TYPES.get(argument.type)
+    if kind is None:
+        raise BadModel(
+            f"{argument.name!r} is {argument.type}, which is no tensor that DIN can carry",
+            hint="remove operators such as ZipMap, or convert the value to a tensor in the model",
+        )
+    dims = argument.shape
+    if dims is None:
+        return TensorSpec(argument.name, kind[0], None)
+    shape = tuple(dim if isinstance(dim, (int, str)) and dim != "" else None for dim in dims)
+    free = tuple(None if isinstance(dim, int) and dim < 0 else dim for dim in shape)
+    return TensorSpec(argument.name, kind[0], free)
+
+
+def _run_error(error: Exception) -> BadTensor | ExecutionFailed:
+    if isinstance(error, BadTensor):
+        return error
+    message = f"ONNX Runtime: {clean_message(error)}"
+    if type(error).__name__ == "InvalidArgument":
+        return BadTensor(message, hint="the model refuses these inputs")
+    return ExecutionFailed(message)
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _view(value: Any, type_text: str) -> Array:
+    _, numpy_type, _ = _TYPES[type_text]
+    shape = tuple(value.shape())
+    count = int(np.prod(shape, dtype=np.int64))
+    if count == 0:
+        return np.empty(shape, numpy_type)
+    nbytes = count * np.dtype(numpy_type).itemsize
+    memory = (ctypes.c_char * nbytes).from_address(value.data_ptr())
+    return np.frombuffer(memory, numpy_type).reshape(shape)
+
+
+def _as_text(name: str, array: Array) -> Array:
+    if array.dtype != np.object_:
+        return array
+    text = np.empty(array.shape, np.object_)
+    flat = text.reshape(-1)
+    for position, element in enumerate(array.reshape(-1)):
+        try:
+            flat[position] = bytes(element).decode()
+        except UnicodeDecodeError as error:
+            raise BadTensor(
+                f"element {position} of input {name!r} is not UTF-8: {error.reason}",
+                hint="ONNX Runtime takes text; send UTF-8",
+            ) from error
+    return text
+
+
+def _as_bytes(array: Array) -> Array:
+    encoded = np.empty(array.shape, np.object_)
+    flat = encoded.reshape(-1)
+    for position, element in enumerate(array.reshape(-1)):
+        flat[position] = str(element).encode(errors="surrogateescape")
+    return encoded
+
+
+def _made_up(spec: TensorSpec, type_text: str) -> Array | None:
+    if spec.shape is None:
+        return None
+    shape = [
+        dim if isinstance(dim, int) else (1 if position == 0 else WARM_FREE_DIM)
+        for position, dim in enumerate(spec.shape)
+    ]
+    dtype = np.dtype(_TYPES[type_text][1])
+    if int(np.prod(shape, dtype=np.float64)) * dtype.itemsize > WARM_BYTES_MAX:
+        return None
+    if dtype == np.object_:
+        return np.full(shape, b"", np.object_)
+    return np.ones(shape, dtype)

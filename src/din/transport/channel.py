@@ -1,0 +1,348 @@
+"""The feeder's end of a worker: slots of the shared arena, orders, answers.
+
+Used by the agent, and by a gateway on the same host that was handed socket and arena. What a worker
+says is untrusted: a ticket that was never given, a place outside the output region or a size that
+does not fit dtype and shape closes the channel, and the worker counts as broken. The bytes inside
+the arena stay the worker's to change at any time: whoever parses them checks while reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import mmap
+import secrets
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from din.domain.tensor import BYTES, DTYPE_BYTES, TENSOR_ALIGNMENT_BYTES, TensorMeta, nbytes_of
+from din.errors import Busy, DinError, ExecutionFailed, Internal, TooLarge, error_of_code
+from din.execution.allocator import Allocator, Slot
+from din.wire.worker import (
+    MESSAGE_BYTES_MAX,
+    Abort,
+    ArenaLayout,
+    Attach,
+    Compute,
+    Computed,
+    ComputeFailed,
+    Loaded,
+    LoadFailed,
+    Placed,
+    Release,
+    WorkerAnswer,
+    WorkerMessage,
+)
+
+INFLIGHT_MAX: Final = 2
+"""Requests in one worker: one runs, one waits in its socket. Deeper queues paid nothing."""
+RANK_MAX: Final = 16
+PENDING_MAX: Final = 64
+"""Small messages kept while the socket is full; far more than two requests can cause."""
+MESSAGE_CHARACTERS_MAX: Final = 2000
+WORKER_DIED: Final = "the worker died"
+"""Reason of a channel that the worker's end of life closed; why it died its owner learns."""
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(WorkerAnswer)
+
+
+class InputSlot:
+    """A piece of the input region. Freed by its owner, after the answer came."""
+
+    __slots__ = ("_allocator", "_slot", "offset", "view")
+
+    def __init__(self, allocator: Allocator, slot: Slot, view: memoryview) -> None:
+        self.offset = slot.offset
+        self.view = view
+        self._slot: Slot | None = slot
+        self._allocator = allocator
+
+    @property
+    def generation(self) -> int:
+        """Of the slot; 0 once it is free."""
+        return self._slot.generation if self._slot is not None else 0
+
+    def free(self) -> None:
+        """Give it back; repeating it is harmless. `view` must not be written afterwards."""
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            self._allocator.free(slot)
+
+
+class OutputSet:
+    """The outputs of one run, in the arena until `release`."""
+
+    __slots__ = ("_release", "accelerator_percent", "compute_us", "metas", "views")
+
+    def __init__(
+        self, answer: Computed, views: list[memoryview], release: Callable[[], None]
+    ) -> None:
+        self.metas: tuple[TensorMeta, ...] = tuple(placed.meta for placed in answer.outputs)
+        self.views = views
+        self.compute_us = answer.compute_us
+        self.accelerator_percent = answer.accelerator_percent
+        self._release: Callable[[], None] | None = release
+
+    def release(self) -> None:
+        """Let the worker write over them; repeating it is harmless."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+
+Done = Callable[[OutputSet | DinError], None]
+
+
+class _Asked(msgspec.Struct):
+    outputs: tuple[str, ...]
+    done: Done
+
+
+class WorkerChannel:
+    """One feeder's channel to one worker. All calls and callbacks in the loop's thread.
+
+    Takes over `sock`; `arena_fd` stays the caller's and may be closed at once.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        arena_fd: int,
+        layout: ArenaLayout,
+        on_loaded: Callable[[Loaded | LoadFailed], None] | None,
+        on_closed: Callable[[str], None],
+    ) -> None:
+        self._mapping = _map(arena_fd, layout)
+        self._memory = memoryview(self._mapping)
+        self._loop = loop
+        self._socket = sock
+        self._layout = layout
+        self._on_loaded = on_loaded
+        self._on_closed = on_closed
+        self._allocator = Allocator(layout.input_bytes)
+        self._asked: dict[int, _Asked] = {}
+        self._output_ranges: dict[int, list[tuple[int, int]]] = {}
+        self._pending: deque[bytes] = deque()
+        self._session = secrets.randbits(30) + 1
+        self._counter = 0
+        self._buffer = bytearray(MESSAGE_BYTES_MAX + 1)
+        self._buffer_view = memoryview(self._buffer)
+        self.is_open = True
+        sock.setblocking(False)
+        loop.add_reader(sock.fileno(), self._on_readable)
+        self._send_small(Attach(self._session))
+
+    @property
+    def inflight(self) -> int:
+        """Orders without an answer."""
+        return len(self._asked)
+
+    @property
+    def input_bytes(self) -> int:
+        """Size of the input region: an input over it can never be taken."""
+        return self._layout.input_bytes
+
+    def allocate(self, nbytes: int) -> InputSlot | None:
+        """A slot for one input tensor, or None when there is no room now (or ever, when `nbytes`
+        is over `input_bytes`)."""
+        if not self.is_open:
+            return None
+        slot = self._allocator.allocate(nbytes)
+        if slot is None:
+            return None
+        return InputSlot(self._allocator, slot, self._memory[slot.offset : slot.offset + nbytes])
+
+    def compute(
+        self, inputs: Sequence[Placed], outputs: tuple[str, ...], remaining_ms: int, done: Done
+    ) -> int:
+        """Send one order; `done` is called exactly once. Returns the ticket.
+
+        Raises Busy when the worker has enough to do or its socket is full, TooLarge for a header
+        over the message limit, ExecutionFailed when the channel is closed; `done` is not called then.
+        """
+        if not self.is_open:
+            raise ExecutionFailed("the worker's channel is closed")
+        if len(self._asked) >= INFLIGHT_MAX or self._pending:
+            raise Busy(f"the worker has {len(self._asked)} requests already")
+        self._counter += 1
+        ticket = self._session << 32 | self._counter & 0xFFFFFFFF
+        now_ms = time.monotonic_ns() // 1_000_000
+        data = _ENCODER.encode(Compute(ticket, tuple(inputs), outputs, remaining_ms, now_ms))
+        if len(data) > MESSAGE_BYTES_MAX:
+            raise TooLarge(
+                f"an order of {len(data)} bytes is over {MESSAGE_BYTES_MAX}",
+                hint="give the tensors shorter names, or fewer of them",
+            )
+        try:
+            self._socket.send(data, socket.MSG_NOSIGNAL)
+        except (BlockingIOError, InterruptedError):
+            raise Busy("the worker's socket is full") from None
+        except OSError as error:
+            self._break(f"the worker cannot be reached: {error.strerror}")
+            raise ExecutionFailed(f"the worker cannot be reached: {error.strerror}") from error
+        self._asked[ticket] = _Asked(outputs, done)
+        return ticket
+
+    def abort(self, ticket: int) -> None:
+        """Ask the worker to end this run early; `done` still comes, perhaps with the result."""
+        if ticket in self._asked:
+            self._send_small(Abort(ticket))
+
+    def close(self) -> None:
+        """End the channel on purpose: runs fail, `on_closed` is not called. Views stay readable."""
+        self._shut("the worker's channel was closed", is_told=False)
+
+    def _on_readable(self) -> None:
+        try:
+            size = self._socket.recv_into(self._buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            size = 0  # reset: it died with an order of ours unread
+        if size == 0:
+            self._break(WORKER_DIED)
+            return
+        try:
+            if size > MESSAGE_BYTES_MAX:
+                raise Internal(f"a message is over {MESSAGE_BYTES_MAX} bytes")
+            self._handle(_DECODER.decode(self._buffer_view[:size]))
+        except (msgspec.DecodeError, Internal) as error:
+            self._break(f"the worker broke the protocol: {error}")
+
+    def _handle(self, message: WorkerAnswer) -> None:
+        if isinstance(message, Computed):
+            self._on_computed(message)
+        elif isinstance(message, ComputeFailed):
+            asked = self._take(message.ticket)
+            if asked is not None:
+                text = message.message[:MESSAGE_CHARACTERS_MAX]
+                asked.done(error_of_code(message.code, text))
+        elif self._on_loaded is not None:
+            told, self._on_loaded = self._on_loaded, None
+            told(message)
+        else:
+            raise Internal("it says twice, or to a stranger, how loading went")
+
+    def _take(self, ticket: int) -> _Asked | None:
+        """The order of a ticket; None for a ticket of a feeder before us on the same channel."""
+        if ticket >> 32 != self._session:
+            return None
+        asked = self._asked.pop(ticket, None)
+        if asked is None:
+            raise Internal(f"an answer to ticket {ticket & 0xFFFFFFFF}, which is not open")
+        return asked
+
+    def _on_computed(self, message: Computed) -> None:
+        asked = self._asked.get(message.ticket)
+        if asked is not None:
+            self._check_names(message, asked.outputs)
+            ranges = [self._checked_range(placed) for placed in message.outputs]
+            self._check_overlap(ranges)
+            self._output_ranges[message.ticket] = [each for each in ranges if each[0] < each[1]]
+            views = [self._memory[start:end] for start, end in ranges]
+        else:
+            views = []
+        asked = self._take(message.ticket)
+        if asked is not None:
+            asked.done(OutputSet(message, views, lambda: self._release(message.ticket)))
+
+    def _check_names(self, message: Computed, wanted: tuple[str, ...]) -> None:
+        names = tuple(placed.meta.name for placed in message.outputs)
+        if (wanted and names != wanted) or len(set(names)) != len(names):
+            raise Internal(f"outputs {names} came, {wanted or 'all'} were asked for")
+
+    def _checked_range(self, placed: Placed) -> tuple[int, int]:
+        meta, start = placed.meta, placed.offset
+        end = start + meta.nbytes
+        has_shape = len(meta.shape) <= RANK_MAX and all(size >= 0 for size in meta.shape)
+        is_sized = meta.nbytes >= 0 and (
+            meta.dtype == BYTES
+            or (meta.dtype in DTYPE_BYTES and has_shape)
+            and nbytes_of(meta.dtype, meta.shape) == meta.nbytes
+        )
+        is_inside = self._layout.input_bytes <= start and end <= self._layout.arena_bytes
+        if not (has_shape and is_sized and is_inside) or start % TENSOR_ALIGNMENT_BYTES:
+            raise Internal(
+                f"output {meta.name!r} {meta.dtype} {list(meta.shape)} of {meta.nbytes} bytes at "
+                f"{start} is not a tensor inside the output region"
+            )
+        return start, end
+
+    def _check_overlap(self, ranges: Sequence[tuple[int, int]]) -> None:
+        taken = [each for known in self._output_ranges.values() for each in known]
+        taken += [each for each in ranges if each[0] < each[1]]
+        taken.sort()
+        for (_, end), (start, _) in zip(taken, taken[1:], strict=False):
+            if start < end:
+                raise Internal(f"an output at {start} lies over another one that ends at {end}")
+
+    def _release(self, ticket: int) -> None:
+        if self._output_ranges.pop(ticket, None) is not None and self.is_open:
+            self._send_small(Release(ticket))
+
+    def _send_small(self, message: WorkerMessage) -> None:
+        data = _ENCODER.encode(message)
+        if not self._pending:
+            try:
+                self._socket.send(data, socket.MSG_NOSIGNAL)
+                return
+            except (BlockingIOError, InterruptedError):
+                self._loop.add_writer(self._socket.fileno(), self._on_writable)
+            except OSError:
+                return  # the end of file is on its way to the reader
+        if len(self._pending) >= PENDING_MAX:
+            self._break("the worker does not read its channel")
+            return
+        self._pending.append(data)
+
+    def _on_writable(self) -> None:
+        while self._pending:
+            try:
+                self._socket.send(self._pending[0], socket.MSG_NOSIGNAL)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                self._pending.clear()
+                break
+            self._pending.popleft()
+        self._loop.remove_writer(self._socket.fileno())
+
+    def _break(self, reason: str) -> None:
+        self._shut(reason, is_told=True)
+
+    def _shut(self, reason: str, *, is_told: bool) -> None:
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
+        self._socket.close()
+        self._pending.clear()
+        asked, self._asked = self._asked, {}
+        for each in asked.values():
+            each.done(ExecutionFailed(reason))
+        self._let_go_of_memory()
+        if is_told:
+            self._on_closed(reason)
+
+    def _let_go_of_memory(self) -> None:
+        self._memory.release()
+        try:
+            self._mapping.close()
+        except BufferError:
+            return  # views are still read; the mapping ends with the last of them
+
+
+def _map(arena_fd: int, layout: ArenaLayout) -> mmap.mmap:
+    if not fcntl.fcntl(arena_fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+        raise Internal("an arena is not sealed against shrinking")
+    if not 0 < layout.input_bytes < layout.arena_bytes:
+        raise Internal(f"an arena has no regions {layout.input_bytes} of {layout.arena_bytes}")
+    return mmap.mmap(arena_fd, layout.arena_bytes)  # refuses a file that is smaller

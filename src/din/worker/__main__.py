@@ -1,0 +1,25 @@
+"""`python -m din.worker --control-fd N --parent-pid P`: the zygote. Started by the agent only."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+
+def main() -> int:
+    """Set the environment that keeps libraries from starting threads, then be the zygote."""
+    parser = argparse.ArgumentParser(prog="python -m din.worker", allow_abbrev=False)
+    parser.add_argument("--control-fd", type=int, required=True)
+    parser.add_argument("--parent-pid", type=int, default=os.getppid())
+    options = parser.parse_args()
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    os.environ["OMP_NUM_THREADS"] = "1"
+    from din.worker.zygote import run_zygote
+
+    return run_zygote(options.control_fd, options.parent_pid)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""From an order to fork to a loaded, warm session: a model in its engine, or an adapter."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from din.backends.contract import Session
+from din.backends.registry import import_backend
+from din.domain.tensor import TensorSpec
+from din.errors import BadModel, TooLarge
+from din.wire.worker import Fork, Loaded
+
+MODEL_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024 - 1
+CHUNK_BYTES: Final = 16 * 1024 * 1024
+
+
+class LoadedSession(Struct, frozen=True):
+    """A session and what loading it took."""
+
+    session: Session
+    load_ms: float
+
+
+def load(order: Fork, artifacts: Sequence[int]) -> LoadedSession:
+    """Load what the order names. Raises BadModel, UsageError or TooLarge."""
+    started = time.perf_counter()
+    if order.adapter is not None:
+        from din.adapters.registry import load_adapter
+
+        session: Session = load_adapter(order.adapter, order.inputs, order.outputs)
+    else:
+        if len(artifacts) != 1:
+            raise BadModel(f"a model slice is one file, {len(artifacts)} were given")
+        session = import_backend(order.backend).load(
+            read_whole(artifacts[0]), order.backend_options
+        )
+        check_signature("input", order.inputs, session.inputs)
+        check_signature("output", order.outputs, session.outputs)
+    return LoadedSession(session, (time.perf_counter() - started) * 1000)
+
+
+def loaded_message(found: LoadedSession, warm_ms: float | None, memory_mib: int) -> Loaded:
+    """What the owner is told."""
+    session = found.session
+    return Loaded(session.inputs, session.outputs, round(found.load_ms, 3), warm_ms, memory_mib)
+
+
+def warm(session: Session) -> float | None:
+    """Milliseconds of one run on made-up input; None when the session took no such input."""
+    started = time.perf_counter()
+    if not session.warm():
+        return None
+    return round((time.perf_counter() - started) * 1000, 3)
+
+
+def open_memory_file() -> int:
+    """Descriptor of our memory figures, to be opened before the doors close."""
+    return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def resident_mib(descriptor: int) -> int:
+    """Our resident memory; the descriptor is closed."""
+    resident_pages = int(os.pread(descriptor, 256, 0).split()[1])
+    os.close(descriptor)
+    return -(-resident_pages * os.sysconf("SC_PAGESIZE") // (1024 * 1024))
+
+
+def read_whole(descriptor: int) -> bytes:
+    """All bytes of an artifact; the descriptor is closed. Raises TooLarge, BadModel."""
+    try:
+        size = os.fstat(descriptor).st_size
+        if size > MODEL_BYTES_MAX:
+            raise TooLarge(
+                f"the model file has {size} bytes", hint=f"at most {MODEL_BYTES_MAX} are possible"
+            )
+        parts: list[bytes] = []
+        offset = 0
+        while offset < size:
+            part = os.pread(descriptor, min(CHUNK_BYTES, size - offset), offset)
+            if not part:
+                raise BadModel(f"the model file ended at {offset} of {size} bytes")
+            parts.append(part)
+            offset += len(part)
+    except OSError as error:
+        raise BadModel(f"the model file cannot be read: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+    return b"".join(parts)
+
+
+def check_signature(
+    side: str, declared: tuple[TensorSpec, ...], found: tuple[TensorSpec, ...]
+) -> None:
+    """Raises BadModel when the file's tensors are not those that the slice was registered with."""
+    if not declared:
+        return
+    wanted = {spec.name: spec.dtype for spec in declared}
+    actual = {spec.name: spec.dtype for spec in found}
+    if wanted != actual:
+        raise BadModel(
+            f"the file's {side}s are {_listed(actual)}, but the slice has {_listed(wanted)}",
+            hint="register the model again: file and slice do not belong together",
+        )
+
+
+def _listed(tensors: dict[str, str]) -> str:
+    shown = [f"{name} {dtype}" for name, dtype in sorted(tensors.items())[:8]]
+    return ", ".join(shown) + (", …" if len(tensors) > 8 else "") if shown else "none"

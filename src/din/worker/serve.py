@@ -1,0 +1,207 @@
+"""The worker's loop: take an order, compute, answer. One run at a time, one more waits per feeder
+in its socket."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from din.backends.contract import Array, Session
+from din.domain.tensor import BYTES, TensorMeta, TensorSpec
+from din.errors import (
+    BadTensor,
+    DeadlineExceeded,
+    DinError,
+    ExecutionFailed,
+    Internal,
+    Unavailable,
+)
+from din.wire.worker import Abort, Compute, Computed, FeederMessage, Placed
+from din.worker.feed import Feed
+from din.worker.tensors import (
+    NUMPY_TYPES,
+    array_at,
+    checked_type,
+    encode_bytes_tensor,
+    resolved_shape,
+)
+from din.worker.watchdog import StopReason, Watchdog, monotonic_ms
+
+EXIT_OWNER_GONE: Final = 0
+
+
+class Server:
+    """Serves feeds with one session; the first feed is the owner's: when it closes, so do we."""
+
+    def __init__(self, session: Session, feeds: Sequence[Feed], watchdog: Watchdog) -> None:
+        self._session = session
+        self._feeds = list(feeds)
+        self._watchdog = watchdog
+        self._inputs = {spec.name: spec for spec in session.inputs}
+        self._outputs = {spec.name: spec for spec in session.outputs}
+        self._poll = select.poll()
+        self._by_descriptor = {feed.sock.fileno(): feed for feed in feeds}
+        for descriptor in self._by_descriptor:
+            self._poll.register(descriptor, select.POLLIN)
+
+    def serve_forever(self) -> None:
+        """Until the owner has gone."""
+        while True:
+            inbox = self._watchdog.inbox
+            if inbox:
+                self._handle(*inbox.popleft())
+            else:
+                self._wait()
+            self._drop_closed()
+
+    def _wait(self) -> None:
+        if len(self._feeds) == 1:
+            self._receive(self._feeds[0])
+            return
+        for descriptor, _ in self._poll.poll():
+            feed = self._by_descriptor.get(descriptor)
+            # A run for the first ready feed may have read the second one's message already.
+            if feed is not None and feed.is_open and not self._watchdog.inbox:
+                self._receive(feed, socket.MSG_DONTWAIT)
+
+    def _receive(self, feed: Feed, flags: int = 0) -> None:
+        message = feed.receive(flags)
+        if message is not None:
+            self._handle(feed, message)
+
+    def _drop_closed(self) -> None:
+        if all(feed.is_open for feed in self._feeds):
+            return
+        if not self._feeds[0].is_open:
+            os._exit(EXIT_OWNER_GONE)
+        for descriptor, feed in list(self._by_descriptor.items()):
+            if not feed.is_open:
+                del self._by_descriptor[descriptor]
+                self._poll.unregister(descriptor)
+        self._feeds = [feed for feed in self._feeds if feed.is_open]
+
+    def _handle(self, feed: Feed, message: FeederMessage) -> None:
+        if isinstance(message, Compute):
+            self._compute(feed, message)
+        elif not isinstance(message, Abort):  # an Abort that comes after its run is too late
+            feed.handle(message)
+
+    def _compute(self, feed: Feed, order: Compute) -> None:
+        deadline_ms = (order.sent_at_ms or monotonic_ms()) + order.remaining_ms
+        try:
+            if self._watchdog.take_abort(feed, order.ticket):
+                raise _stopped("abort")
+            if order.remaining_ms <= 0 or deadline_ms <= monotonic_ms():
+                raise _stopped("deadline")
+            feed.send(self._run(feed, order, deadline_ms))
+        except DinError as error:
+            feed.fail(order.ticket, error)
+        except MemoryError:
+            feed.fail(order.ticket, ExecutionFailed("the worker has no memory left for this run"))
+        except Exception as error:
+            # Not the caller's fault and not expected: say so to the feeder, then start afresh.
+            feed.fail(order.ticket, Internal(f"worker: {type(error).__name__}: {error}"))
+            raise
+
+    def _run(self, feed: Feed, order: Compute, deadline_ms: int) -> Computed:
+        symbols: dict[str, int] = {}
+        feed.check_inputs(order, self._inputs, symbols)
+        names = self._wanted(order)
+        inputs = {
+            placed.meta.name: array_at(feed.memory, placed.meta, placed.offset)
+            for placed in order.inputs
+        }
+        targets, offsets = self._targets(feed, order.ticket, names, symbols)
+        started_ns = time.perf_counter_ns()
+        results = self._run_watched(feed, order, deadline_ms, inputs, names, targets)
+        compute_us = (time.perf_counter_ns() - started_ns) // 1000
+        placed = tuple(
+            Placed(_meta(self._outputs[name], results[name]), offsets[name])
+            if name in targets and results[name] is targets[name]
+            else self._place(feed, order.ticket, self._outputs[name], results[name])
+            for name in names
+        )
+        return Computed(order.ticket, placed, compute_us)
+
+    def _run_watched(
+        self,
+        feed: Feed,
+        order: Compute,
+        deadline_ms: int,
+        inputs: dict[str, Array],
+        names: tuple[str, ...],
+        targets: dict[str, Array],
+    ) -> dict[str, Array]:
+        self._watchdog.begin(feed, order.ticket, deadline_ms)
+        try:
+            results = self._session.run(inputs, names, targets)
+        except DinError as error:
+            reason = self._watchdog.end()
+            raise (_stopped(reason) if reason else error) from error
+        except BaseException:
+            self._watchdog.end()
+            raise
+        reason = self._watchdog.end()
+        if reason == "abort":
+            raise _stopped(reason)
+        return results
+
+    def _wanted(self, order: Compute) -> tuple[str, ...]:
+        if not order.outputs:
+            return tuple(self._outputs)
+        for name in order.outputs:
+            if name not in self._outputs:
+                raise BadTensor(
+                    f"there is no output {name!r}",
+                    hint=f"outputs are {', '.join(self._outputs)}",
+                )
+        if len(set(order.outputs)) != len(order.outputs):
+            raise BadTensor(f"an output is asked for twice: {', '.join(order.outputs)}")
+        return order.outputs
+
+    def _targets(
+        self, feed: Feed, ticket: int, names: tuple[str, ...], symbols: dict[str, int]
+    ) -> tuple[dict[str, Array], dict[str, int]]:
+        """Arrays in the output region for each output whose shape is known before the run."""
+        targets: dict[str, Array] = {}
+        offsets: dict[str, int] = {}
+        for name in names:
+            spec = self._outputs[name]
+            shape = resolved_shape(spec, symbols)
+            if shape is None or spec.dtype == BYTES:
+                continue
+            dtype = NUMPY_TYPES[spec.dtype]
+            nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+            if nbytes:
+                offsets[name] = feed.allocate(ticket, nbytes)
+                targets[name] = np.ndarray(shape, dtype, feed.memory, offsets[name])
+        return targets, offsets
+
+    def _place(self, feed: Feed, ticket: int, spec: TensorSpec, array: Array) -> Placed:
+        checked_type(spec, array)
+        if spec.dtype == BYTES:
+            data = encode_bytes_tensor(array)
+            offset = feed.allocate(ticket, len(data))
+            feed.memory[offset : offset + len(data)] = data
+            return Placed(TensorMeta(spec.name, BYTES, array.shape, len(data)), offset)
+        offset = feed.allocate(ticket, array.nbytes)
+        if array.nbytes:
+            # Also makes transposed or strided arrays row-major.
+            np.copyto(np.ndarray(array.shape, array.dtype, feed.memory, offset), array)
+        return Placed(_meta(spec, array), offset)
+
+
+def _meta(spec: TensorSpec, array: Array) -> TensorMeta:
+    return TensorMeta(spec.name, spec.dtype, array.shape, array.nbytes)
+
+
+def _stopped(reason: StopReason) -> DinError:
+    if reason == "deadline":
+        return DeadlineExceeded("the deadline passed before the run ended")
+    return Unavailable("the run was aborted on request")

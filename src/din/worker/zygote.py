@@ -1,0 +1,140 @@
+"""The zygote: a process with the heavy libraries imported and nothing else, that forks workers.
+
+Single-threaded always, holds no secret, opens nothing after its imports. It ends with its control
+socket, and its workers end with it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from din.errors import Internal
+from din.system.descriptors import close_all, receive_message, send_message
+from din.wire.worker import MESSAGE_BYTES_MAX, Exited, Fork, Forked, ForkFailed, ZygoteAnswer
+from din.worker.confine import die_with_parent, name_process
+from din.worker.process import run_worker
+
+CHANNELS_MAX: Final = 2
+WORKERS_MAX: Final = 256
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(Fork)
+
+
+def import_engines() -> None:
+    """Import what workers need, so that they share its pages; engines that are absent are left."""
+    import importlib
+
+    for name in (
+        "numpy.random",
+        "PIL.Image",
+        "PIL.JpegImagePlugin",
+        "PIL.PngImagePlugin",
+        "PIL.WebPImagePlugin",
+        "din.adapters.registry",
+        "din.backends.onnxruntime_backend",
+    ):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            print(f"din zygote: {name} is not usable: {error}", file=sys.stderr)
+
+
+def leave_folder() -> None:
+    """Stand in a folder that does not exist any more: a relative path in a model leads nowhere."""
+    folder = tempfile.mkdtemp(prefix="din-")
+    os.chdir(folder)
+    os.rmdir(folder)
+
+
+class Zygote:
+    """Waits for orders and for the end of its children."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._pid = os.getpid()
+        self._workers: dict[int, tuple[int, int]] = {}
+        """pidfd -> (worker id, pid)."""
+        self._poll = select.poll()
+        self._poll.register(control.fileno(), select.POLLIN)
+
+    def serve_forever(self) -> None:
+        """Until the control socket closes."""
+        while True:
+            for descriptor, _ in self._poll.poll():
+                if descriptor == self._control.fileno():
+                    if not self._take_order():
+                        return
+                else:
+                    self._reap(descriptor)
+
+    def _take_order(self) -> bool:
+        try:
+            data, descriptors = receive_message(self._control, MESSAGE_BYTES_MAX)
+        except OSError:
+            return False
+        if not data:
+            close_all(descriptors)
+            return False
+        order = _DECODER.decode(data)
+        try:
+            self._fork(order, descriptors)
+        except (OSError, Internal) as error:
+            self._answer(ForkFailed(order.worker_id, f"no worker can be forked: {error}"))
+        finally:
+            close_all(descriptors)
+        return True
+
+    def _fork(self, order: Fork, descriptors: Sequence[int]) -> None:
+        expected = order.artifacts + 2 * len(order.channels)
+        if len(descriptors) != expected or not 1 <= len(order.channels) <= CHANNELS_MAX:
+            raise Internal(f"{len(descriptors)} descriptors came, {expected} were announced")
+        if len(self._workers) >= WORKERS_MAX:
+            raise Internal(f"there are {WORKERS_MAX} workers already")
+        threads = len(os.listdir("/proc/self/task"))
+        if threads != 1:
+            # Locks that another thread holds would stay locked in the child for ever.
+            raise Internal(f"the zygote has {threads} threads and must not fork")
+        pid = os.fork()
+        if pid == 0:
+            run_worker(order, descriptors, self._pid)
+        pidfd = os.pidfd_open(pid)
+        self._workers[pidfd] = (order.worker_id, pid)
+        self._poll.register(pidfd, select.POLLIN)
+        self._answer(Forked(order.worker_id, pid), [pidfd])
+
+    def _reap(self, pidfd: int) -> None:
+        worker_id, pid = self._workers.pop(pidfd)
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(pid, 0)
+        self._answer(Exited(worker_id, os.waitstatus_to_exitcode(status)))
+
+    def _answer(self, message: ZygoteAnswer, descriptors: Sequence[int] = ()) -> None:
+        send_message(self._control, _ENCODER.encode(message), descriptors)
+
+
+def run_zygote(control_descriptor: int, parent_pid: int) -> int:
+    """The zygote's main; the exit code."""
+    die_with_parent(parent_pid)
+    with socket.socket(fileno=control_descriptor) as control:
+        control.setblocking(True)
+        import_engines()
+        leave_folder()
+        name_process("din zygote", "din zygote")
+        gc.collect()
+        gc.freeze()
+        try:
+            Zygote(control).serve_forever()
+        except BrokenPipeError:
+            return 0
+    return 0
