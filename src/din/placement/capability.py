@@ -1,0 +1,128 @@
+"""What a node can, interned: nodes that can the same share one small number.
+
+Backend, device type and labels change only when a node joins, so they are compared once per kind of
+node and not once per node: a table column holds the kind, and a wish is a lookup `fits[kind]`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from din.domain.model import Slice
+from din.domain.node import NodeProfile
+
+WISHES_CACHED_MAX: Final = 256
+"""Different wishes whose answers are kept; the one not asked for longest goes first."""
+KINDS_AT_START: Final = 16
+
+Labels = frozenset[tuple[str, str]]
+Flags = npt.NDArray[np.bool_]
+
+
+class Capability(NamedTuple):
+    """The static part of a node that decides what it may run."""
+
+    device_type: str
+    backends: frozenset[str]
+    labels: Labels
+
+
+class Wish(NamedTuple):
+    """What a slice asks of the static part; None and the empty set ask nothing."""
+
+    backend: str | None = None
+    device_type: str | None = None
+    labels: Labels = frozenset()
+
+    def is_met_by(self, capability: Capability) -> bool:
+        """Compare exactly, case included."""
+        return (
+            (self.backend is None or self.backend in capability.backends)
+            and (self.device_type is None or self.device_type == capability.device_type)
+            and self.labels <= capability.labels
+        )
+
+
+def capability_of(profile: NodeProfile) -> Capability:
+    """The static part of a profile."""
+    return Capability(
+        profile.device_type, frozenset(profile.backends), frozenset(profile.labels.items())
+    )
+
+
+def wish_of(part: Slice) -> Wish:
+    """What a slice asks. Adapters run in every worker, so they ask for no backend."""
+    return Wish(
+        backend=part.backend if part.kind == "model" else None,
+        device_type=part.device_type,
+        labels=frozenset(part.labels.items()),
+    )
+
+
+class CapabilityIndex:
+    """Numbers for kinds of nodes, counted so that a kind nobody has any more is reused."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Capability, int] = {}
+        self._kinds: list[Capability | None] = []
+        self._users: list[int] = []
+        self._free: list[int] = []
+        self._fits: OrderedDict[Wish, Flags] = OrderedDict()
+
+    def acquire(self, capability: Capability) -> int:
+        """The number of a kind; each node that has it acquires it once."""
+        number = self._numbers.get(capability)
+        if number is None:
+            number = self._assign(capability)
+        self._users[number] += 1
+        return number
+
+    def release(self, number: int) -> None:
+        """One node less has this kind."""
+        self._users[number] -= 1
+        if self._users[number] == 0:
+            kind = self._kinds[number]
+            assert kind is not None, f"kind {number} was released more often than acquired"
+            del self._numbers[kind]
+            self._kinds[number] = None
+            self._free.append(number)
+
+    def fits(self, wish: Wish) -> Flags:
+        """For each number whether nodes of this kind meet the wish."""
+        flags = self._fits.get(wish)
+        if flags is None:
+            flags = np.zeros(max(len(self._kinds), KINDS_AT_START), dtype=np.bool_)
+            for number, kind in enumerate(self._kinds):
+                flags[number] = kind is not None and wish.is_met_by(kind)
+            self._fits[wish] = flags
+            if len(self._fits) > WISHES_CACHED_MAX:
+                self._fits.popitem(last=False)
+        else:
+            self._fits.move_to_end(wish)
+        return flags
+
+    def kinds(self) -> Iterable[Capability]:
+        """Every kind that some node has."""
+        return self._numbers.keys()
+
+    def _assign(self, capability: Capability) -> int:
+        if self._free:
+            number = self._free.pop()
+            self._kinds[number] = capability
+        else:
+            number = len(self._kinds)
+            self._kinds.append(capability)
+            self._users.append(0)
+        self._numbers[capability] = number
+        for wish, flags in self._fits.items():
+            if number >= len(flags):
+                grown = np.zeros(len(flags) * 2, dtype=np.bool_)
+                grown[: len(flags)] = flags
+                self._fits[wish] = flags = grown  # noqa: PLW2901 - the array that holds the answer
+            flags[number] = wish.is_met_by(capability)
+        return number

@@ -1,0 +1,165 @@
+"""The hard conditions, each once: as an array over all nodes, and as words about one node.
+
+Each constraint is a row of `CHECKS`: `passes` says for every row of the table whether it may take
+the slice, `reject` says why one row may not. A value that was not measured passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from din.domain.device import parse_device_type
+from din.domain.model import Slice
+from din.domain.plan import Rejection
+from din.errors import UsageError
+from din.placement.capability import Flags, Wish, wish_of
+from din.placement.policy import Constraint, ConstraintName, Policy
+from din.placement.table import STATUS_CODE, FleetTable
+
+STATIC: Final[frozenset[ConstraintName]] = frozenset(("status", "backend", "device_type", "labels"))
+"""Constraints that FleetTable.eligible answers from its cache."""
+
+
+class Words(NamedTuple):
+    """What a rejection says."""
+
+    observed: str
+    required: str
+    detail: str = ""
+
+
+class Check(NamedTuple):
+    """One constraint."""
+
+    passes: Callable[[FleetTable, Slice, float], Flags]
+    words: Callable[[FleetTable, int, Slice, float], Words]
+
+
+def may_take(table: FleetTable, part: Slice, policy: Policy) -> Flags:
+    """Per row whether the node meets every constraint of the policy for this slice."""
+    flags = table.eligible(wish_of(part)).copy()
+    for constraint in policy.constraints:
+        if constraint.name not in STATIC:
+            flags &= CHECKS[constraint.name].passes(table, part, constraint.limit or 0.0)
+    return flags
+
+
+def passes(table: FleetTable, part: Slice, constraint: Constraint) -> Flags:
+    """Per row whether the node meets one constraint. Empty rows may say anything."""
+    return CHECKS[constraint.name].passes(table, part, constraint.limit or 0.0)
+
+
+def reject(table: FleetTable, row: int, part: Slice, constraint: Constraint) -> Rejection:
+    """Why the node in this row may not take the slice, given that it does not pass."""
+    words = CHECKS[constraint.name].words(table, row, part, constraint.limit or 0.0)
+    return Rejection(
+        slice_index=part.index,
+        node_id=table.node_id(row),
+        node=table.name(row),
+        constraint=constraint.name,
+        observed=words.observed,
+        required=words.required,
+        detail=words.detail,
+    )
+
+
+def device_type_differences(wanted: str, offered: str) -> tuple[str, ...]:
+    """The parts in which two device types differ, each with both values; empty when equal."""
+    try:
+        return parse_device_type(wanted).differences(parse_device_type(offered))
+    except UsageError:
+        return () if wanted == offered else (f"{wanted!r} != {offered!r}",)
+
+
+def nearest_device_type(wanted: str, offered: set[str]) -> str | None:
+    """The device type in the fleet that differs in the fewest parts, ignoring case second."""
+
+    def distance(each: str) -> tuple[int, int, str]:
+        folded = device_type_differences(wanted.casefold(), each.casefold())
+        return (len(folded), len(device_type_differences(wanted, each)), each)
+
+    return min(offered, key=distance, default=None)
+
+
+def _status_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
+    return Words(table.status_of(row), "ready")
+
+
+def _backend_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
+    offered = table.node(row).profile.backends
+    return Words(", ".join(offered) or "none", part.backend)
+
+
+def _device_type_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
+    offered = table.node(row).profile.device_type
+    wanted = part.device_type or ""
+    return Words(offered, wanted, "; ".join(device_type_differences(wanted, offered)))
+
+
+def _labels_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
+    offered = table.node(row).profile.labels
+    wrong = {key: value for key, value in part.labels.items() if offered.get(key) != value}
+    return Words(
+        ", ".join(f"{key}={offered[key]}" for key in wrong if key in offered) or "not set",
+        ", ".join(f"{key}={value}" for key, value in wrong.items()),
+    )
+
+
+def _memory_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
+    free = float(table.memory_mib_free[row])
+    reserved = float(table.memory_mib_reserved[row])
+    total = float(table.memory_mib_total[row])
+    known = f"{free:.0f} MiB free" if free == free else f"{total:.0f} MiB in total"  # noqa: PLR0124 - NaN test
+    detail = f"{known}, {reserved:.0f} MiB reserved"
+    return Words(f"{table.memory_mib_room[row]:.0f} MiB", f"{part.memory_mib} MiB", detail)
+
+
+def _measured(
+    column: str, unit: str, sign: str
+) -> Callable[[FleetTable, int, Slice, float], Words]:
+    def words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
+        return Words(f"{float(getattr(table, column)[row]):.3g}{unit}", f"{sign} {limit:g}{unit}")
+
+    return words
+
+
+CHECKS: Final[dict[ConstraintName, Check]] = {
+    "status": Check(
+        lambda table, part, limit: table.status[: table.size] == STATUS_CODE["ready"],
+        _status_words,
+    ),
+    "backend": Check(
+        lambda table, part, limit: table.met_by(Wish(backend=wish_of(part).backend)),
+        _backend_words,
+    ),
+    "device_type": Check(
+        lambda table, part, limit: table.met_by(Wish(device_type=part.device_type)),
+        _device_type_words,
+    ),
+    "labels": Check(
+        lambda table, part, limit: table.met_by(Wish(labels=wish_of(part).labels)), _labels_words
+    ),
+    "memory": Check(
+        lambda table, part, limit: table.memory_mib_room[: table.size] >= part.memory_mib,
+        _memory_words,
+    ),
+    "health": Check(
+        lambda table, part, limit: table.health[: table.size] >= np.float32(limit),
+        _measured("health", "", ">="),
+    ),
+    "temperature": Check(
+        lambda table, part, limit: ~(table.temperature_c[: table.size] >= limit),
+        _measured("temperature_c", " C", "<"),
+    ),
+    "cpu": Check(
+        lambda table, part, limit: ~(table.cpu_percent[: table.size] >= limit),
+        _measured("cpu_percent", " %", "<"),
+    ),
+    "accelerator_memory": Check(
+        lambda table, part, limit: ~(table.accelerator_mib_free[: table.size] <= limit),
+        _measured("accelerator_mib_free", " MiB", ">"),
+    ),
+}

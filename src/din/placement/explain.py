@@ -1,0 +1,264 @@
+"""Why a node was not chosen: node by node, counted, and as the words of a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from din.domain.model import Slice
+from din.domain.node import FleetNode, NodeId
+from din.domain.plan import REJECTION_EXAMPLES_MAX, Rejection, RejectionCount
+from din.errors import CannotPlace
+from din.placement.capability import Flags, Wish, wish_of
+from din.placement.constraints import device_type_differences as differences
+from din.placement.constraints import may_take, nearest_device_type, passes, reject
+from din.placement.policy import Constraint, Policy
+from din.placement.score import TimesOf, load_factor, times_ms
+from din.placement.table import FleetTable, Rows, table_of
+
+REJECTIONS_MAX: Final = 10_000
+"""Rejections in one explanation; a larger fleet is asked about with `rejection_counts`."""
+
+
+def explain(
+    part: Slice,
+    fleet: FleetTable | Sequence[FleetNode],
+    policy: Policy,
+    *,
+    chosen: Collection[NodeId] = (),
+    excluded: Collection[NodeId] = (),
+    times: TimesOf | None = None,
+) -> tuple[Rejection, ...]:
+    """One rejection for each constraint that a node fails; for a node that fails none and was not
+    chosen, one that shows its score. At most REJECTIONS_MAX."""
+    table = table_of(fleet)
+    found: list[Rejection] = []
+    for make, rows in _failures(_Question(part, table, policy, chosen, excluded, times)):
+        found.extend(make(row) for row in rows.tolist()[: REJECTIONS_MAX - len(found)])
+    return tuple(found)
+
+
+def rejection_counts(
+    slices: Sequence[Slice],
+    fleet: FleetTable | Sequence[FleetNode],
+    policy: Policy,
+    *,
+    chosen: Mapping[int, Collection[NodeId]] | None = None,
+    excluded: Collection[NodeId] = (),
+    times: TimesOf | None = None,
+) -> tuple[RejectionCount, ...]:
+    """Rejections of all slices, counted by constraint with a few examples each."""
+    table = table_of(fleet)
+    counts: dict[str, int] = {}
+    examples: dict[str, list[Rejection]] = {}
+    for part in slices:
+        held = (chosen or {}).get(part.index, ())
+        for make, rows in _failures(_Question(part, table, policy, held, excluded, times)):
+            if not len(rows):
+                continue
+            first = make(int(rows[0]))
+            name = first.constraint
+            counts[name] = counts.get(name, 0) + len(rows)
+            kept = examples.setdefault(name, [])
+            more = (make(row) for row in rows.tolist()[1 : REJECTION_EXAMPLES_MAX - len(kept)])
+            kept.extend((first, *more) if len(kept) < REJECTION_EXAMPLES_MAX else ())
+    return tuple(
+        RejectionCount(constraint=name, count=count, examples=tuple(examples[name]))
+        for name, count in counts.items()
+    )
+
+
+def cannot_place(
+    slices: Sequence[Slice],
+    fleet: FleetTable | Sequence[FleetNode],
+    policy: Policy,
+    *,
+    excluded: Collection[NodeId] = (),
+) -> CannotPlace:
+    """The refusal for slices of which at least one has no node, or that do not fit together."""
+    table = table_of(fleet)
+    if not len(table):
+        return CannotPlace(
+            "no node has joined this cluster", hint="start one with `din node start`"
+        )
+    homeless = [part for part in slices if not _allowed(part, table, policy, excluded).any()]
+    if not homeless:
+        return _do_not_fit_together(slices, table)
+    counts = rejection_counts(homeless, table, policy, excluded=excluded)
+    lines = [_headline(homeless, table)]
+    lines += [f"  {_line(each, len(slices) > 1)}" for each in counts]
+    return CannotPlace("\n".join(lines), hint=_hint(homeless[0], table, counts))
+
+
+class _Question(NamedTuple):
+    """Why not the others, for one slice."""
+
+    part: Slice
+    table: FleetTable
+    policy: Policy
+    chosen: Collection[NodeId]
+    excluded: Collection[NodeId]
+    times: TimesOf | None
+
+
+_Finding = tuple[Callable[[int], Rejection], Rows]
+
+
+def _failures(question: _Question) -> list[_Finding]:
+    """For each constraint how to say it, and the rows that fail it."""
+    part, table, policy, chosen, excluded, _ = question
+    used = np.zeros(table.size, dtype=np.bool_)
+    used[table.rows()] = True
+    used &= ~_flags_of(table, chosen)
+    left_out = _flags_of(table, excluded)
+    found: list[_Finding] = []
+    if left_out.any():
+        found.append((_left_out(part, table), np.flatnonzero(used & left_out)))
+    used &= ~left_out
+    fine = used.copy()
+    for constraint in policy.constraints:
+        failed = used & ~passes(table, part, constraint)
+        if failed.any():
+            found.append((_broken(part, table, constraint), np.flatnonzero(failed)))
+            fine &= ~failed
+    worse = np.flatnonzero(fine)
+    if len(worse) and chosen:
+        found.append((_outscored(question), worse))
+    return found
+
+
+def _broken(part: Slice, table: FleetTable, constraint: Constraint) -> Callable[[int], Rejection]:
+    return lambda row: reject(table, row, part, constraint)
+
+
+def _left_out(part: Slice, table: FleetTable) -> Callable[[int], Rejection]:
+    return lambda row: Rejection(
+        slice_index=part.index,
+        node_id=table.node_id(row),
+        node=table.name(row),
+        constraint="excluded",
+        observed="left out of this attempt",
+        required="not left out",
+    )
+
+
+def _outscored(question: _Question) -> Callable[[int], Rejection]:
+    part, table, policy, chosen, _, times = question
+    factor = load_factor(table, policy)
+
+    def score(row: int) -> float:
+        return float(times_ms(table, np.array([row]), part, times)[0] * factor[row])
+
+    best = min((score(table.row(each)) for each in chosen if each in table), default=0.0)
+
+    def make(row: int) -> Rejection:
+        mine = score(row)
+        detail = "" if mine > best else "as good by itself, worse for the plan as a whole"
+        return Rejection(
+            slice_index=part.index,
+            node_id=table.node_id(row),
+            node=table.name(row),
+            constraint="score",
+            observed=f"{mine:.3f}",
+            required=f"< {best:.3f}",
+            detail=detail,
+        )
+
+    return make
+
+
+def _flags_of(table: FleetTable, nodes: Collection[NodeId]) -> Flags:
+    flags = np.zeros(table.size, dtype=np.bool_)
+    for node_id in nodes:
+        if node_id in table:
+            flags[table.row(node_id)] = True
+    return flags
+
+
+def _allowed(part: Slice, table: FleetTable, policy: Policy, excluded: Collection[NodeId]) -> Flags:
+    return may_take(table, part, policy) & ~_flags_of(table, excluded)
+
+
+def _headline(homeless: Sequence[Slice], table: FleetTable) -> str:
+    for part in homeless:
+        backend = wish_of(part).backend
+        if backend is not None and not table.met_by(Wish(backend=backend))[table.rows()].any():
+            return f"no compatible device found for backend {backend}"
+    names = ", ".join(repr(part.name) for part in homeless[:REJECTION_EXAMPLES_MAX])
+    more = f" and {len(homeless) - 4} more" if len(homeless) > REJECTION_EXAMPLES_MAX else ""
+    plural = "s" if len(homeless) > 1 else ""
+    return f"no node of {len(table)} can take slice{plural} {names}{more}"
+
+
+def _line(count: RejectionCount, is_slice_named: bool) -> str:
+    shown = "; ".join(_example(each, is_slice_named) for each in count.examples)
+    more = " ..." if count.count > len(count.examples) else ""
+    return f"{count.constraint} ({count.count}): {shown}{more}"
+
+
+def _example(each: Rejection, is_slice_named: bool) -> str:
+    slice_words = f" for slice {each.slice_index}" if is_slice_named else ""
+    detail = f" ({each.detail})" if each.detail else ""
+    return f"{each.node} has {each.observed}{slice_words}, needs {each.required}{detail}"
+
+
+def _do_not_fit_together(slices: Sequence[Slice], table: FleetTable) -> CannotPlace:
+    needed = sum(part.memory_mib for part in slices)
+    room = float(table.memory_mib_room[table.rows()].clip(min=0).sum())
+    return CannotPlace(
+        f"each slice fits some node, but not all {len(slices)} together: they need {needed} MiB "
+        f"and {len(table)} nodes have {room:.0f} MiB free and not reserved",
+        hint="add a node, unload a model with `din model remove`, or cut into smaller slices",
+    )
+
+
+def _hint(part: Slice, table: FleetTable, counts: Sequence[RejectionCount]) -> str:
+    names = {each.constraint for each in counts}
+    ready = table.eligible(Wish())
+    if not ready.any():
+        return "no node is ready; `din node list` shows why each is not"
+    if not table.met_by(Wish(backend=wish_of(part).backend))[table.rows()].any():
+        offered = sorted({each for kind in table.capabilities.kinds() for each in kind.backends})
+        return (
+            f"the nodes offer {', '.join(offered) or 'no backend'}; name one of these in "
+            f"`backend_map`, or start a node that has {part.backend}"
+        )
+    if "device_type" in names and part.device_type is not None:
+        words = _device_type_hint(part.device_type, table)
+        if words:
+            return words
+    return _limit_hint(part, table, names)
+
+
+def _device_type_hint(wanted: str, table: FleetTable) -> str:
+    offered = {kind.device_type for kind in table.capabilities.kinds()}
+    if wanted in offered:
+        return ""
+    nearest = nearest_device_type(wanted, offered)
+    if nearest is None:
+        return ""
+    row = next(
+        row for row in table.rows().tolist() if table.node(row).profile.device_type == nearest
+    )
+    parts = "; ".join(differences(wanted, nearest))
+    return f"the nearest is {table.name(row)} ({nearest}): {parts}"
+
+
+def _limit_hint(part: Slice, table: FleetTable, names: set[str]) -> str:
+    rows = table.rows()
+    if "memory" in names:
+        room = table.memory_mib_room[rows]
+        roomiest = int(rows[int(room.argmax())])
+        return (
+            f"slice {part.name!r} needs {part.memory_mib} MiB and the roomiest node, "
+            f"{table.name(roomiest)}, has {max(float(room.max()), 0):.0f}; cut the model into "
+            "smaller slices or add a node"
+        )
+    if "labels" in names:
+        wanted = ", ".join(f"{key}={value}" for key, value in part.labels.items())
+        return f"give a node the labels {wanted}, or take them out of the strategy"
+    if "temperature" in names:
+        return "wait until a node has cooled down; `din node list` shows temperatures"
+    return "`din node list -o wide` shows status, health and load of every node"

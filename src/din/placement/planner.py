@@ -1,0 +1,181 @@
+"""Where the slices of a model go: constraints first, then the cheapest assignment as a whole.
+
+Small problems are solved exactly. Over CANDIDATES_MAX possible nodes only the most promising are
+looked at: for each unit those with the lowest cost, and those that are cheap for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from random import Random
+from typing import Final
+
+from din.domain.model import Edge, Slice
+from din.domain.node import FleetNode, NodeId
+from din.domain.plan import Placement, Plan, Rejection
+from din.placement.explain import cannot_place, explain, rejection_counts
+from din.placement.layout import LINK_GUESS, LinkGuess, crossings
+from din.placement.policy import WEIGHTED_LEAST_LOAD, Policy
+from din.placement.problem import Task, Unplaced, assign, assign_what_fits
+from din.placement.score import TimesOf
+from din.placement.table import FleetTable, table_of
+
+REPLICAS_MAX: Final = 16
+
+
+def plan_deployment(
+    slices: Sequence[Slice],
+    edges: Sequence[Edge],
+    fleet: FleetTable | Sequence[FleetNode],
+    policy: Policy = WEIGHTED_LEAST_LOAD,
+    *,
+    random: Random,
+    model_id: str = "",
+    version: str = "",
+    times: TimesOf | None = None,
+    links: LinkGuess = LINK_GUESS,
+    replicas: int = 1,
+    existing: Mapping[int, Sequence[NodeId]] | None = None,
+    excluded: Collection[NodeId] = (),
+    is_explained: bool = False,
+) -> Plan:
+    """Place every slice once, and up to `replicas` times where memory allows.
+
+    `existing` holds the nodes that have a slice already: those stay (reason `kept`) unless they are
+    excluded or gone, so repair is the same call. The first placement of each slice comes first.
+    `is_explained` adds the full list of rejections. Raises CannotPlace with the reasons grouped.
+    """
+    table = table_of(fleet)
+    task = Task(
+        slices=tuple(slices),
+        edges=tuple(edges),
+        table=table,
+        policy=policy,
+        random=random,
+        times=times,
+        links=links,
+        excluded=frozenset(excluded),
+    )
+    held = _still_there(task, existing or {})
+    try:
+        first = assign(task, {index: nodes[0] for index, nodes in held.items()})
+    except Unplaced as refusal:
+        raise cannot_place(refusal.slices, table, policy, excluded=excluded) from None
+    placed = {placement.slice_index: [placement] for placement in first.placements}
+    for index, nodes in held.items():
+        placed[index] += [task.kept(index, node) for node in nodes[1:] if node != nodes[0]]
+    _add_replicas(task, placed, min(replicas, REPLICAS_MAX))
+    chosen = {index: [each.node_id for each in group] for index, group in placed.items()}
+    return Plan(
+        plan_id=f"plan-{random.getrandbits(32):08x}",
+        model_id=model_id,
+        version=version,
+        placements=_primaries_first(placed),
+        rejections=_all_rejections(task, chosen) if is_explained else (),
+        rejection_counts=rejection_counts(
+            slices, table, policy, chosen=chosen, excluded=excluded, times=times
+        ),
+        relays=_relays(edges, chosen, table, links),
+        expected_ms=_expected_ms(first.placements, first.transfer_ms),
+        policy=policy.name,
+        policy_version=policy.version,
+        notes=() if first.is_exact else ("the search was cut short: a better plan may exist",),
+    )
+
+
+def plan_replicas(
+    slices: Sequence[Slice],
+    edges: Sequence[Edge],
+    fleet: FleetTable | Sequence[FleetNode],
+    policy: Policy = WEIGHTED_LEAST_LOAD,
+    *,
+    random: Random,
+    existing: Mapping[int, Sequence[NodeId]],
+    times: TimesOf | None = None,
+    links: LinkGuess = LINK_GUESS,
+    excluded: Collection[NodeId] = (),
+) -> tuple[Placement, ...]:
+    """One more replica of each slice where memory allows, on a node that has none. Never raises."""
+    table = table_of(fleet)
+    task = Task(
+        slices=tuple(slices),
+        edges=tuple(edges),
+        table=table,
+        policy=policy,
+        random=random,
+        times=times,
+        links=links,
+        excluded=frozenset(excluded),
+    )
+    return assign_what_fits(task, {part.index: existing.get(part.index, ()) for part in slices})
+
+
+def _still_there(task: Task, existing: Mapping[int, Sequence[NodeId]]) -> dict[int, list[NodeId]]:
+    held = {
+        part.index: [
+            node
+            for node in existing.get(part.index, ())
+            if node in task.table and node not in task.excluded
+        ]
+        for part in task.slices
+    }
+    return {index: nodes for index, nodes in held.items() if nodes}
+
+
+def _add_replicas(task: Task, placed: dict[int, list[Placement]], replicas: int) -> None:
+    for wanted in range(2, replicas + 1):
+        holders = {
+            index: [each.node_id for each in group]
+            for index, group in placed.items()
+            if len(group) < wanted
+        }
+        for placement in assign_what_fits(task, holders) if holders else ():
+            placed[placement.slice_index].append(placement)
+
+
+def _primaries_first(placed: Mapping[int, Sequence[Placement]]) -> tuple[Placement, ...]:
+    primaries = [placed[index][0] for index in sorted(placed)]
+    return (*primaries, *(each for index in sorted(placed) for each in placed[index][1:]))
+
+
+def _all_rejections(task: Task, chosen: Mapping[int, Collection[NodeId]]) -> tuple[Rejection, ...]:
+    return tuple(
+        each
+        for part in task.slices
+        for each in explain(
+            part,
+            task.table,
+            task.policy,
+            chosen=chosen[part.index],
+            excluded=task.excluded,
+            times=task.times,
+        )
+    )
+
+
+def _relays(
+    edges: Sequence[Edge],
+    chosen: Mapping[int, Sequence[NodeId]],
+    table: FleetTable,
+    links: LinkGuess,
+) -> tuple[tuple[str, str], ...]:
+    pairs = {
+        (source, target)
+        for producer, consumer in crossings(edges)
+        for source in chosen.get(producer, ())
+        for target in chosen.get(consumer, ())
+        if (source, target) in links.undialable
+    }
+    return tuple(
+        (table.name(table.row(source)), table.name(table.row(target)))
+        for source, target in sorted(pairs)
+    )
+
+
+def _expected_ms(placements: Sequence[Placement], transfer_ms: float) -> float | None:
+    total = transfer_ms
+    for placement in placements:
+        if placement.expected_ms is None:
+            return None
+        total += placement.expected_ms
+    return total

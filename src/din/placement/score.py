@@ -1,0 +1,85 @@
+"""How good each node is for a slice, as an array; and the choice of one.
+
+score = (queue + 1) * t * (1 + penalty * (1 - health)) * (1 + cpu_weight * cpu_load); the smallest
+wins. t is the slice's measured time on the node, or what is known of it elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from din.domain.model import Slice
+from din.domain.node import NodeId
+from din.placement.constraints import may_take
+from din.placement.policy import Policy
+from din.placement.table import FleetTable, Rows
+
+Scores = npt.NDArray[np.float64]
+TimesOf = Callable[[str, NodeId], float | None]
+"""(slice id, node id) -> measured milliseconds, or None where it has not run."""
+
+TEMPERATURE_STEP_C: Final = 5.0
+"""Equal scores are settled by temperature first; closer than this is no difference."""
+TEMPERATURE_UNKNOWN_C: Final = 50.0
+FLOPS_PER_MS_PRIOR: Final = 5e6
+"""Only to weigh slices against each other and against links until they have run somewhere."""
+PRIOR_MS_MIN: Final = 0.5
+
+
+def load_factor(table: FleetTable, policy: Policy) -> npt.NDArray[np.float32]:
+    """Per row what a slice's time is multiplied by: queue, health and CPU load."""
+    size = table.size
+    weights = policy.weights
+    factor = 1.0 + weights.penalty - np.float32(weights.penalty) * table.health[:size]
+    factor = factor.astype(np.float32, copy=False)
+    factor *= table.queue[:size] + weights.queue_offset
+    if weights.cpu:
+        factor *= np.float32(weights.cpu) * table.cpu_load[:size] + np.float32(1.0)
+    return factor
+
+
+def prior_ms(part: Slice) -> float:
+    """A stand-in for the time of a slice that has not run anywhere, from its size."""
+    return max(part.flops / FLOPS_PER_MS_PRIOR, PRIOR_MS_MIN)
+
+
+def times_ms(table: FleetTable, rows: Rows, part: Slice, times: TimesOf | None) -> Scores:
+    """Per row the measured time, or the mean of the measured, or the prior."""
+    if times is None:
+        return np.full(len(rows), prior_ms(part))
+    measured = [times(part.slice_id, table.node_id(row)) for row in rows.tolist()]
+    known = [each for each in measured if each is not None]
+    if not known:
+        return np.full(len(rows), prior_ms(part))
+    fallback = sum(known) / len(known)
+    return np.array([fallback if each is None else each for each in measured])
+
+
+def choose_node(table: FleetTable, part: Slice, policy: Policy, random: Random) -> NodeId | None:
+    """The best node for one slice by load alone, or None when nobody may take it."""
+    scores = load_factor(table, policy)
+    scores[~may_take(table, part, policy)] = np.inf
+    if not len(scores):
+        return None
+    lowest = scores.min()
+    if lowest == np.inf:
+        return None
+    best = np.flatnonzero(scores == lowest)
+    if len(best) == 1:
+        return table.node_id(int(best[0]))
+    coolest = temperature_steps(table, best)
+    best = best[coolest == coolest.min()]
+    return table.node_id(int(best[random.randrange(len(best))]))
+
+
+def temperature_steps(table: FleetTable, rows: Rows) -> Scores:
+    """Temperatures of rows, coarse, with the unknown in the middle: for settling equal scores."""
+    measured = table.temperature_c[rows].astype(np.float64)
+    return np.floor(
+        np.where(np.isnan(measured), TEMPERATURE_UNKNOWN_C, measured) / TEMPERATURE_STEP_C
+    )
