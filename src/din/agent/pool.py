@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -180,7 +179,7 @@ class WorkerPool:
         end = loop.time() + self._settings.drain_timeout_s
         for worker in self._workers.values():
             worker.is_ready = False
-        while self.inflight and loop.time() < end:
+        while self.inflight and loop.time() < end:  # noqa: ASYNC110 (answers come by callback)
             await asyncio.sleep(0.01)
 
     async def _keep(self, recipe: _Recipe, worker: _Worker) -> None:
@@ -232,8 +231,7 @@ class WorkerPool:
         given: list[int] = []
         """What the worker gets; closed here afterwards."""
         try:
-            for path in recipe.artifact_paths:
-                given.append(_open(path))
+            given.extend(_open(path) for path in recipe.artifact_paths)
             given += self._open_channel(worker, layout)
             if recipe.wants_direct:
                 given += self._open_direct(worker, layout)
@@ -248,9 +246,13 @@ class WorkerPool:
                 adapter=slice_.adapter,
                 title=f"din worker {slice_.name}",
             )
-            worker.process = await self._zygote.fork(
+            process = await self._zygote.fork(
                 order, given, lambda reason: self._on_exit(worker, reason)
             )
+            if worker.exited.is_set():
+                process.close()
+            else:
+                worker.process = process
         finally:
             close_all(given)
 

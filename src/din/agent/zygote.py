@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from din.errors import ExecutionFailed, Internal, Unavailable
+from din.errors import ExecutionFailed, Internal, TooLarge, Unavailable
 from din.system.descriptors import close_all, control_pair, receive_message, send_message
 from din.wire.worker import MESSAGE_BYTES_MAX, Exited, Fork, Forked, ForkFailed, ZygoteAnswer
 
@@ -22,6 +22,8 @@ BACK_OFF_MS_MIN: Final = 100
 BACK_OFF_MS_MAX: Final = 30_000
 FORK_TIMEOUT_S: Final = 60.0
 """Includes the start of the zygote and its imports, which take seconds on a small board."""
+FORKS_AT_ONCE_MAX: Final = 4
+"""The kernel keeps as few as ten messages in a socket of this kind."""
 STOP_TIMEOUT_S: Final = 3.0
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -69,6 +71,7 @@ class Zygote:
         self._last_worker_id = 0
         self._failures = 0
         self._start_lock = asyncio.Lock()
+        self._fork_places = asyncio.Semaphore(FORKS_AT_ONCE_MAX)
         self._is_stopped = False
 
     @property
@@ -97,26 +100,43 @@ class Zygote:
     async def fork(self, order: Fork, descriptors: Sequence[int], on_exit: OnExit) -> WorkerProcess:
         """A new worker; `on_exit` is called once after it ended. The descriptors stay the caller's.
 
-        Raises Unavailable or ExecutionFailed; `on_exit` is not called then.
+        Raises Unavailable, ExecutionFailed or TooLarge; `on_exit` is not called then.
         """
         await self.start()
         control = self._control
         if control is None:
             raise ExecutionFailed("the zygote ended before it could fork a worker")
+        data = _ENCODER.encode(order)
+        if len(data) > MESSAGE_BYTES_MAX:
+            raise TooLarge(
+                f"the slice's description has {len(data)} bytes, over {MESSAGE_BYTES_MAX}",
+                hint="cut the model so that fewer tensors cross",
+            )
+        async with self._fork_places:
+            return await self._ask(control, order.worker_id, data, descriptors, on_exit)
+
+    async def _ask(
+        self,
+        control: socket.socket,
+        worker_id: int,
+        data: bytes,
+        descriptors: Sequence[int],
+        on_exit: OnExit,
+    ) -> WorkerProcess:
         future: asyncio.Future[WorkerProcess] = self._loop.create_future()
-        self._forking[order.worker_id] = future
-        self._on_exit[order.worker_id] = on_exit
+        self._forking[worker_id] = future
+        self._on_exit[worker_id] = on_exit
         try:
-            send_message(control, _ENCODER.encode(order), descriptors)
+            send_message(control, data, descriptors)
             return await asyncio.wait_for(future, FORK_TIMEOUT_S)
         except (OSError, TimeoutError) as error:
-            self._on_exit.pop(order.worker_id, None)
+            self._on_exit.pop(worker_id, None)
             raise Unavailable(f"the zygote takes no orders: {error or 'no answer'}") from error
         except BaseException:
-            self._on_exit.pop(order.worker_id, None)
+            self._on_exit.pop(worker_id, None)
             raise
         finally:
-            self._forking.pop(order.worker_id, None)
+            self._forking.pop(worker_id, None)
 
     async def stop(self) -> None:
         """End the process and with it every worker that is left."""
@@ -168,7 +188,13 @@ class Zygote:
         if not data:
             self._on_death()
             return
-        self._handle(_DECODER.decode(data), descriptors)
+        try:
+            message = _DECODER.decode(data)
+        except msgspec.DecodeError:
+            close_all(descriptors)
+            self._on_death()
+            return
+        self._handle(message, descriptors)
 
     def _handle(self, message: ZygoteAnswer, descriptors: list[int]) -> None:
         if isinstance(message, Forked) and len(descriptors) == 1:

@@ -189,7 +189,7 @@ class OnnxSession:
     ) -> dict[str, Array]:
         del targets
         feeds = {name: _as_text(name, array) for name, array in inputs.items()}
-        results: list[Any] = self._session.run(names, feeds, self._run_options)
+        results: Any = self._session.run(names, feeds, self._run_options)
         return {
             name: _as_bytes(array) if array.dtype == np.object_ else array
             for name, array in zip(names, results, strict=True)
@@ -212,26 +212,24 @@ class OnnxSession:
     def _bind(
         self, inputs: Mapping[str, Array], names: list[str], targets: Mapping[str, Array]
     ) -> Any:
-        places = [(name, _address(array), array.shape) for name, array in inputs.items()]
-        places += [
-            (name, _address(targets[name]), targets[name].shape) if name in targets else (name,)
-            for name in names
-        ]
-        key = tuple(places)
+        given = tuple((name, _address(array), array.shape) for name, array in inputs.items())
+        bound = tuple((name, _address(array), array.shape) for name, array in targets.items())
+        key = (given, bound, tuple(names))
         # The same slots come back while the load is even, so the last binding often still fits.
         if self._binding is not None and key == self._binding_key:
             return self._binding
         binding = self._session.io_binding()
-        for name, address, shape in places[: len(inputs)]:
+        for name, address, shape in given:
             kind = _TYPES[self._input_types[name]][2]
             binding.bind_input(name, "cpu", 0, kind, list(shape), address)
-        for name, *place in places[len(inputs) :]:
-            if place:
-                kind = _TYPES[self._output_types[name]][2]
-                binding.bind_output(name, "cpu", 0, kind, list(place[1]), place[0])
-            else:
+        for name in names:
+            if name not in targets:
                 binding.bind_output(name, "cpu")
-        # Outputs that the engine allocates stay inside the binding: keep it only when there are none.
+                continue
+            kind = _TYPES[self._output_types[name]][2]
+            target = targets[name]
+            binding.bind_output(name, "cpu", 0, kind, list(target.shape), _address(target))
+        # Outputs that the engine allocates stay inside the binding: keep it only without any.
         self._binding = binding if len(targets) == len(names) else None
         self._binding_key = key
         return binding
@@ -278,7 +276,7 @@ def _view(value: Any, type_text: str) -> Array:
     if count == 0:
         return np.empty(shape, numpy_type)
     nbytes = count * np.dtype(numpy_type).itemsize
-    memory = (ctypes.c_char * nbytes).from_address(value.data_ptr())
+    memory: Any = (ctypes.c_char * nbytes).from_address(value.data_ptr())
     return np.frombuffer(memory, numpy_type).reshape(shape)
 
 

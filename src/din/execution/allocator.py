@@ -22,11 +22,11 @@ class SlotError(Exception):
     """A slot was used against the rules: a mistake of the program, never of a caller's data."""
 
 
-class AlreadyFree(SlotError):
+class AlreadyFreeError(SlotError):
     """The slot is not in use any more."""
 
 
-class StaleSlot(SlotError):
+class StaleSlotError(SlotError):
     """The place of the slot belongs to a newer slot."""
 
 
@@ -74,12 +74,14 @@ class Allocator:
         return None
 
     def free(self, slot: Slot) -> None:
-        """Give a slot back. Raises AlreadyFree or StaleSlot."""
+        """Give a slot back. Raises AlreadyFreeError or StaleSlotError."""
         current = self._used.get(slot.offset)
         if current is None:
-            raise AlreadyFree(f"slot at {slot.offset} (generation {slot.generation}) is not in use")
+            raise AlreadyFreeError(
+                f"slot at {slot.offset} (generation {slot.generation}) is not in use"
+            )
         if current.generation != slot.generation:
-            raise StaleSlot(
+            raise StaleSlotError(
                 f"slot at {slot.offset} is of generation {current.generation} now, "
                 f"not {slot.generation}"
             )

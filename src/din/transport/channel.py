@@ -16,6 +16,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -45,6 +46,8 @@ RANK_MAX: Final = 16
 PENDING_MAX: Final = 64
 """Small messages kept while the socket is full; far more than two requests can cause."""
 MESSAGE_CHARACTERS_MAX: Final = 2000
+ABORT_TIMEOUT_S: Final = 5.0
+"""More than the time after which a healthy worker gives itself up."""
 WORKER_DIED: Final = "the worker died"
 """Reason of a channel that the worker's end of life closed; why it died its owner learns."""
 
@@ -110,7 +113,7 @@ class WorkerChannel:
     Takes over `sock`; `arena_fd` stays the caller's and may be closed at once.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         loop: asyncio.AbstractEventLoop,
         sock: socket.socket,
@@ -164,8 +167,8 @@ class WorkerChannel:
     ) -> int:
         """Send one order; `done` is called exactly once. Returns the ticket.
 
-        Raises Busy when the worker has enough to do or its socket is full, TooLarge for a header
-        over the message limit, ExecutionFailed when the channel is closed; `done` is not called then.
+        `done` is not called when this raises: Busy when the worker has enough to do or its socket
+        is full, TooLarge for a header over the limit, ExecutionFailed on a closed channel.
         """
         if not self.is_open:
             raise ExecutionFailed("the worker's channel is closed")
@@ -191,9 +194,17 @@ class WorkerChannel:
         return ticket
 
     def abort(self, ticket: int) -> None:
-        """Ask the worker to end this run early; `done` still comes, perhaps with the result."""
+        """Ask the worker to end this run early; `done` still comes, perhaps with the result.
+
+        A worker that does not answer within ABORT_TIMEOUT_S counts as broken.
+        """
         if ticket in self._asked:
             self._send_small(Abort(ticket))
+            self._loop.call_later(ABORT_TIMEOUT_S, self._check_aborted, ticket)
+
+    def _check_aborted(self, ticket: int) -> None:
+        if ticket in self._asked:
+            self._break(f"the worker did not end an aborted run within {ABORT_TIMEOUT_S:g} s")
 
     def close(self) -> None:
         """End the channel on purpose: runs fail, `on_closed` is not called. Views stay readable."""
@@ -210,9 +221,7 @@ class WorkerChannel:
             self._break(WORKER_DIED)
             return
         try:
-            if size > MESSAGE_BYTES_MAX:
-                raise Internal(f"a message is over {MESSAGE_BYTES_MAX} bytes")
-            self._handle(_DECODER.decode(self._buffer_view[:size]))
+            self._handle(_decode(self._buffer_view[:size]))
         except (msgspec.DecodeError, Internal) as error:
             self._break(f"the worker broke the protocol: {error}")
 
@@ -264,8 +273,10 @@ class WorkerChannel:
         has_shape = len(meta.shape) <= RANK_MAX and all(size >= 0 for size in meta.shape)
         is_sized = meta.nbytes >= 0 and (
             meta.dtype == BYTES
-            or (meta.dtype in DTYPE_BYTES and has_shape)
-            and nbytes_of(meta.dtype, meta.shape) == meta.nbytes
+            or (
+                (meta.dtype in DTYPE_BYTES and has_shape)
+                and nbytes_of(meta.dtype, meta.shape) == meta.nbytes
+            )
         )
         is_inside = self._layout.input_bytes <= start and end <= self._layout.arena_bytes
         if not (has_shape and is_sized and is_inside) or start % TENSOR_ALIGNMENT_BYTES:
@@ -279,7 +290,7 @@ class WorkerChannel:
         taken = [each for known in self._output_ranges.values() for each in known]
         taken += [each for each in ranges if each[0] < each[1]]
         taken.sort()
-        for (_, end), (start, _) in zip(taken, taken[1:], strict=False):
+        for (_, end), (start, _) in pairwise(taken):
             if start < end:
                 raise Internal(f"an output at {start} lies over another one that ends at {end}")
 
@@ -292,11 +303,12 @@ class WorkerChannel:
         if not self._pending:
             try:
                 self._socket.send(data, socket.MSG_NOSIGNAL)
-                return
             except (BlockingIOError, InterruptedError):
                 self._loop.add_writer(self._socket.fileno(), self._on_writable)
             except OSError:
                 return  # the end of file is on its way to the reader
+            else:
+                return
         if len(self._pending) >= PENDING_MAX:
             self._break("the worker does not read its channel")
             return
@@ -338,6 +350,12 @@ class WorkerChannel:
             self._mapping.close()
         except BufferError:
             return  # views are still read; the mapping ends with the last of them
+
+
+def _decode(data: memoryview) -> WorkerAnswer:
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise Internal(f"a message is over {MESSAGE_BYTES_MAX} bytes")
+    return _DECODER.decode(data)
 
 
 def _map(arena_fd: int, layout: ArenaLayout) -> mmap.mmap:

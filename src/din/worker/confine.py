@@ -1,4 +1,4 @@
-"""What a worker gives up before it sees a byte of a model. The one place for the sandbox to grow."""
+"""What a worker gives up before it sees a byte of a model. Here the sandbox will grow."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class Feed:
         outputs would make room."""
         slot = self._outputs.allocate(nbytes)
         if slot is None:
-            self._refuse(nbytes)
+            raise self._refusal(nbytes)
         self._slots.setdefault(ticket, []).append(slot)
         return self.layout.input_bytes + slot.offset
 
@@ -140,10 +140,10 @@ class Feed:
         for ticket in [each for each in self._slots if each >> 32 != message.session]:
             self.release(ticket)
 
-    def _refuse(self, nbytes: int) -> Slot:
+    def _refusal(self, nbytes: int) -> DinError:
         if self._outputs.could_ever_fit(nbytes):
-            raise Busy(f"{nbytes} bytes of output must wait until earlier outputs are released")
-        raise TooLarge(
+            return Busy(f"{nbytes} bytes of output must wait until earlier outputs are released")
+        return TooLarge(
             f"an output of {nbytes} bytes does not fit the output region of "
             f"{self._outputs.size_bytes} bytes",
             hint="raise the node's arena size, or make the model's output smaller",
@@ -152,7 +152,7 @@ class Feed:
     def _check_place(self, placed: Placed) -> None:
         meta, offset = placed.meta, placed.offset
         is_inside = (
-            0 <= offset and 0 <= meta.nbytes and offset + meta.nbytes <= self.layout.input_bytes
+            offset >= 0 and meta.nbytes >= 0 and offset + meta.nbytes <= self.layout.input_bytes
         )
         if not is_inside or offset % TENSOR_ALIGNMENT_BYTES or not is_well_formed(meta):
             raise BadTensor(

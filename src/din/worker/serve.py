@@ -7,7 +7,8 @@ import os
 import select
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -95,10 +96,7 @@ class Server:
     def _compute(self, feed: Feed, order: Compute) -> None:
         deadline_ms = (order.sent_at_ms or monotonic_ms()) + order.remaining_ms
         try:
-            if self._watchdog.take_abort(feed, order.ticket):
-                raise _stopped("abort")
-            if order.remaining_ms <= 0 or deadline_ms <= monotonic_ms():
-                raise _stopped("deadline")
+            self._check_wanted_still(feed, order, deadline_ms)
             feed.send(self._run(feed, order, deadline_ms))
         except DinError as error:
             feed.fail(order.ticket, error)
@@ -108,6 +106,12 @@ class Server:
             # Not the caller's fault and not expected: say so to the feeder, then start afresh.
             feed.fail(order.ticket, Internal(f"worker: {type(error).__name__}: {error}"))
             raise
+
+    def _check_wanted_still(self, feed: Feed, order: Compute, deadline_ms: int) -> None:
+        if self._watchdog.take_abort(feed, order.ticket):
+            raise _stopped("abort")
+        if order.remaining_ms <= 0 or deadline_ms <= monotonic_ms():
+            raise _stopped("deadline")
 
     def _run(self, feed: Feed, order: Compute, deadline_ms: int) -> Computed:
         symbols: dict[str, int] = {}
@@ -119,7 +123,8 @@ class Server:
         }
         targets, offsets = self._targets(feed, order.ticket, names, symbols)
         started_ns = time.perf_counter_ns()
-        results = self._run_watched(feed, order, deadline_ms, inputs, names, targets)
+        with self._watched(feed, order.ticket, deadline_ms):
+            results = self._session.run(inputs, names, targets)
         compute_us = (time.perf_counter_ns() - started_ns) // 1000
         placed = tuple(
             Placed(_meta(self._outputs[name], results[name]), offsets[name])
@@ -129,28 +134,20 @@ class Server:
         )
         return Computed(order.ticket, placed, compute_us)
 
-    def _run_watched(
-        self,
-        feed: Feed,
-        order: Compute,
-        deadline_ms: int,
-        inputs: dict[str, Array],
-        names: tuple[str, ...],
-        targets: dict[str, Array],
-    ) -> dict[str, Array]:
-        self._watchdog.begin(feed, order.ticket, deadline_ms)
+    @contextmanager
+    def _watched(self, feed: Feed, ticket: int, deadline_ms: int) -> Generator[None]:
+        """A failure of a run that was stopped is told as what it was stopped for."""
+        self._watchdog.begin(feed, ticket, deadline_ms)
         try:
-            results = self._session.run(inputs, names, targets)
+            yield
         except DinError as error:
             reason = self._watchdog.end()
             raise (_stopped(reason) if reason else error) from error
         except BaseException:
             self._watchdog.end()
             raise
-        reason = self._watchdog.end()
-        if reason == "abort":
-            raise _stopped(reason)
-        return results
+        if self._watchdog.end() == "abort":
+            raise _stopped("abort")
 
     def _wanted(self, order: Compute) -> tuple[str, ...]:
         if not order.outputs:

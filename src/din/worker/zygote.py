@@ -7,12 +7,14 @@ socket, and its workers end with it.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import select
 import socket
 import sys
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -32,8 +34,6 @@ _DECODER: Final = msgspec.msgpack.Decoder(Fork)
 
 def import_engines() -> None:
     """Import what workers need, so that they share its pages; engines that are absent are left."""
-    import importlib
-
     for name in (
         "numpy.random",
         "PIL.Image",
@@ -46,14 +46,14 @@ def import_engines() -> None:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            print(f"din zygote: {name} is not usable: {error}", file=sys.stderr)
+            sys.stderr.write(f"din zygote: {name} is not usable: {error}\n")
 
 
 def leave_folder() -> None:
     """Stand in a folder that does not exist any more: a relative path in a model leads nowhere."""
     folder = tempfile.mkdtemp(prefix="din-")
     os.chdir(folder)
-    os.rmdir(folder)
+    Path(folder).rmdir()
 
 
 class Zygote:
@@ -100,7 +100,7 @@ class Zygote:
             raise Internal(f"{len(descriptors)} descriptors came, {expected} were announced")
         if len(self._workers) >= WORKERS_MAX:
             raise Internal(f"there are {WORKERS_MAX} workers already")
-        threads = len(os.listdir("/proc/self/task"))
+        threads = sum(1 for _ in Path("/proc/self/task").iterdir())
         if threads != 1:
             # Locks that another thread holds would stay locked in the child for ever.
             raise Internal(f"the zygote has {threads} threads and must not fork")
@@ -135,6 +135,6 @@ def run_zygote(control_descriptor: int, parent_pid: int) -> int:
         gc.freeze()
         try:
             Zygote(control).serve_forever()
-        except BrokenPipeError:
-            return 0
+        except OSError:
+            return 0  # the agent has gone
     return 0
