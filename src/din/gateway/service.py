@@ -101,6 +101,10 @@ class ControlService(Protocol):
         """TLV registration in, TLV answer out. Raises UsageError or Conflict."""
         ...
 
+    def deregister_node(self, node_id: str, session: int) -> None:
+        """A node says good-bye. Raises NotFound, or Conflict when a newer session lives."""
+        ...
+
     def heartbeat(self, body: bytes) -> bytes:
         """One heartbeat in, the answer out (`ok` or `register again`)."""
         ...
