@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from din.errors import Internal
+
+if TYPE_CHECKING:
+    from random import Random
 
 EXPONENT_MAX: Final = 32
 """Beyond this doubling adds nothing but the risk of an overflow."""

@@ -7,18 +7,20 @@ looked at: for each unit those with the lowest cost, and those that are cheap fo
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from din.domain.model import Edge, Slice
 from din.domain.node import FleetNode, NodeId
-from din.domain.plan import Placement, Plan, Rejection
+from din.domain.plan import Placement, Plan, Rejection, RejectionCount
 from din.placement.explain import cannot_place, explain, rejection_counts
 from din.placement.layout import LINK_GUESS, LinkGuess, crossings
 from din.placement.policy import WEIGHTED_LEAST_LOAD, Policy
-from din.placement.problem import Task, Unplaced, assign, assign_what_fits
+from din.placement.problem import Assigned, Task, Unplaced, assign, assign_what_fits
 from din.placement.score import TimesOf
 from din.placement.table import FleetTable, table_of
+
+if TYPE_CHECKING:
+    from random import Random
 
 REPLICAS_MAX: Final = 16
 
@@ -57,10 +59,7 @@ def plan_deployment(
         excluded=frozenset(excluded),
     )
     held = _still_there(task, existing or {})
-    try:
-        first = assign(task, {index: nodes[0] for index, nodes in held.items()})
-    except Unplaced as refusal:
-        raise cannot_place(refusal.slices, table, policy, excluded=excluded) from None
+    first = _assign_or_refuse(task, {index: nodes[0] for index, nodes in held.items()})
     placed = {placement.slice_index: [placement] for placement in first.placements}
     for index, nodes in held.items():
         placed[index] += [task.kept(index, node) for node in nodes[1:] if node != nodes[0]]
@@ -72,10 +71,8 @@ def plan_deployment(
         version=version,
         placements=_primaries_first(placed),
         rejections=_all_rejections(task, chosen) if is_explained else (),
-        rejection_counts=rejection_counts(
-            slices, table, policy, chosen=chosen, excluded=excluded, times=times
-        ),
-        relays=_relays(edges, chosen, table, links),
+        rejection_counts=_counts(task, chosen),
+        relays=_relays(task, chosen),
         expected_ms=_expected_ms(first.placements, first.transfer_ms),
         policy=policy.name,
         policy_version=policy.version,
@@ -108,6 +105,15 @@ def plan_replicas(
         excluded=frozenset(excluded),
     )
     return assign_what_fits(task, {part.index: existing.get(part.index, ()) for part in slices})
+
+
+def _assign_or_refuse(task: Task, kept: Mapping[int, NodeId]) -> Assigned:
+    try:
+        return assign(task, kept)
+    except Unplaced as refusal:
+        raise cannot_place(
+            refusal.slices, task.table, task.policy, excluded=task.excluded
+        ) from None
 
 
 def _still_there(task: Task, existing: Mapping[int, Sequence[NodeId]]) -> dict[int, list[NodeId]]:
@@ -153,19 +159,26 @@ def _all_rejections(task: Task, chosen: Mapping[int, Collection[NodeId]]) -> tup
     )
 
 
-def _relays(
-    edges: Sequence[Edge],
-    chosen: Mapping[int, Sequence[NodeId]],
-    table: FleetTable,
-    links: LinkGuess,
-) -> tuple[tuple[str, str], ...]:
+def _counts(task: Task, chosen: Mapping[int, Collection[NodeId]]) -> tuple[RejectionCount, ...]:
+    return rejection_counts(
+        task.slices,
+        task.table,
+        task.policy,
+        chosen=chosen,
+        excluded=task.excluded,
+        times=task.times,
+    )
+
+
+def _relays(task: Task, chosen: Mapping[int, Sequence[NodeId]]) -> tuple[tuple[str, str], ...]:
     pairs = {
         (source, target)
-        for producer, consumer in crossings(edges)
+        for producer, consumer in crossings(task.edges)
         for source in chosen.get(producer, ())
         for target in chosen.get(consumer, ())
-        if (source, target) in links.undialable
+        if (source, target) in task.links.undialable
     }
+    table = task.table
     return tuple(
         (table.name(table.row(source)), table.name(table.row(target)))
         for source, target in sorted(pairs)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,9 @@ from din.placement.policy import Policy
 from din.placement.score import TimesOf, load_factor, temperature_steps, times_ms
 from din.placement.solver import Matrix, Problem, Solution, solve
 from din.placement.table import FleetTable, Rows
+
+if TYPE_CHECKING:
+    from random import Random
 
 CANDIDATES_MAX: Final = 256
 _NEAR: Final = 1e-9

@@ -10,11 +10,13 @@ are on already, then of a node on the gateway's host, then by chance.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from random import Random
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from din.domain.node import NodeId
 from din.errors import CannotPlace
+
+if TYPE_CHECKING:
+    from random import Random
 
 PENALTY: Final = 0.5
 NEAR: Final = 1.05

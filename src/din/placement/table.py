@@ -55,7 +55,7 @@ class FleetTable:
         self.status = np.full(capacity, _EMPTY, dtype=np.uint8)
         self.kind = np.zeros(capacity, dtype=np.int32)
         self.generation = np.zeros(capacity, dtype=np.uint32)
-        self.queue = np.zeros(capacity, dtype=np.int32)
+        self.queue: Floats = np.zeros(capacity, dtype=np.float32)
         self.health: Floats = np.zeros(capacity, dtype=np.float32)
         self.cpu_percent: Floats = np.full(capacity, _NAN, dtype=np.float32)
         self.cpu_load: Floats = np.zeros(capacity, dtype=np.float32)
