@@ -1,0 +1,63 @@
+"""`python -m din.carver`: one CarveRequest as JSON in, one CarveAnswer as JSON out, then the end.
+
+An error is {"code","message","hint"} on standard output with the error's exit code. Standard output
+carries nothing else: what libraries print goes to standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Final
+
+import msgspec
+
+from din.carver.carve import carve, read_request
+from din.domain.views import ErrorView
+from din.errors import DinError, Internal, TooLarge
+
+REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
+
+
+def main() -> int:
+    """Answer one request; the exit code."""
+    answer_to = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        said, exit_code = _answer()
+        with os.fdopen(answer_to, "wb") as stream:
+            stream.write(said)
+    except BrokenPipeError:
+        return 1  # whoever asked has gone
+    return exit_code
+
+
+def _answer() -> tuple[bytes, int]:
+    try:
+        return msgspec.json.encode(carve(read_request(_asked()))), 0
+    except DinError as error:
+        return _said(error)
+    except Exception as error:
+        traceback.print_exc()
+        text = f"the carver failed: {type(error).__name__}: {error}"
+        return _said(Internal(text, hint="keep the model file and report this"))
+
+
+def _asked() -> bytes:
+    data = sys.stdin.buffer.read(REQUEST_BYTES_MAX + 1)
+    if len(data) > REQUEST_BYTES_MAX:
+        raise TooLarge(
+            f"the request to the carver has over {REQUEST_BYTES_MAX} bytes",
+            hint="name fewer partition points",
+        )
+    return data
+
+
+def _said(error: DinError) -> tuple[bytes, int]:
+    view = ErrorView(code=error.code, message=error.message, hint=error.hint)
+    return msgspec.json.encode(view), error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

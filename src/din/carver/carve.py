@@ -1,0 +1,60 @@
+"""Carries out one request: reads the model, lets `slicing` cut it, writes the slices."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+from din.carver.confine import confine
+from din.carver.files import load_model, model_size, store_slice
+from din.domain.model import CarveAnswer, CarveRequest
+from din.errors import BadModel, TooLarge, UsageError
+
+
+def read_request(data: bytes) -> CarveRequest:
+    """Raises UsageError naming the field that is wrong."""
+    try:
+        return msgspec.json.decode(data, type=CarveRequest)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise UsageError(
+            f"the carver cannot read its request: {error}",
+            hint="send one CarveRequest as JSON on standard input",
+        ) from None
+
+
+def carve(request: CarveRequest) -> CarveAnswer:
+    """Confine this process, then cut the model. Raises DinError; a bad model's names the file."""
+    path = Path(request.model_path)
+    size = model_size(path)
+    confine(size)
+    try:
+        return _cut(request, path, size)
+    except (BadModel, TooLarge) as error:
+        message = error.message
+        if str(path) not in message:
+            raise type(error)(f"{path}: {message}", hint=error.hint) from None
+        raise
+    except MemoryError:
+        raise TooLarge(
+            f"{path}: carving {size} bytes needs more memory than the carver may take",
+            hint="the file may be damaged; else register a smaller model",
+        ) from None
+
+
+def _cut(request: CarveRequest, path: Path, size: int) -> CarveAnswer:
+    # After the limits: `onnx` is the first code that could be turned against this process.
+    from din.slicing.slicer import slice_model
+
+    sliced = slice_model(load_model(path, size), request, _din_version())
+    for sha256, data in sliced.files.items():
+        store_slice(Path(request.output_path), sha256, data)
+    return sliced.answer
+
+
+def _din_version() -> str:
+    try:
+        return version("din-network")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,96 @@
+"""Writes one part as an ONNX model of its own. Names and attributes stay as they are."""
+
+from __future__ import annotations
+
+from onnx import FunctionProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+
+from din.slicing.operators import OperatorGraph
+from din.slicing.parts import Part
+from din.slicing.shapes import Shapes
+from din.slicing.source import nodes_within
+
+DIN_METADATA: str = "din."
+"""Prefix of the metadata that DIN stamps; what an earlier slicing stamped is left out."""
+
+
+def emit(model: ModelProto, graph: OperatorGraph, shapes: Shapes, part: Part) -> ModelProto:
+    """The part as a self-contained model, weights inside, not yet stamped."""
+    made = ModelProto()
+    made.ir_version = model.ir_version
+    made.opset_import.extend(model.opset_import)
+    made.producer_name = model.producer_name
+    made.producer_version = model.producer_version
+    made.domain = model.domain
+    made.model_version = model.model_version
+    made.doc_string = model.doc_string
+    made.metadata_props.extend(
+        each for each in model.metadata_props if not each.key.startswith(DIN_METADATA)
+    )
+    _emit_graph(made, model, graph, shapes, part)
+    made.functions.extend(_functions(model, list(made.graph.node)))
+    return made
+
+
+def _emit_graph(
+    made: ModelProto, model: ModelProto, graph: OperatorGraph, shapes: Shapes, part: Part
+) -> None:
+    source, target = model.graph, made.graph
+    target.name = source.name or "graph"
+    target.doc_string = source.doc_string
+    target.metadata_props.extend(source.metadata_props)
+    for operator in part.operators:
+        target.node.add().CopyFrom(operator.proto)
+        target.node[-1].name = operator.name
+    target.initializer.extend(each for each in source.initializer if each.name in part.stored)
+    target.sparse_initializer.extend(
+        each for each in source.sparse_initializer if each.values.name in part.stored
+    )
+    declared = {value.name: value for value in (*source.input, *source.output)}
+    for name in part.inputs:
+        target.input.add().CopyFrom(_value(name, declared, shapes))
+    for name in part.outputs:
+        target.output.add().CopyFrom(_value(name, declared, shapes))
+    inside = {name for each in part.operators for name in each.writes}
+    outside = {*part.inputs, *part.outputs}
+    target.value_info.extend(
+        each for each in source.value_info if each.name in inside and each.name not in outside
+    )
+    names = inside | outside | part.stored
+    target.quantization_annotation.extend(
+        each for each in source.quantization_annotation if each.tensor_name in names
+    )
+
+
+def _value(name: str, declared: dict[str, ValueInfoProto], shapes: Shapes) -> ValueInfoProto:
+    value = ValueInfoProto()
+    if name in declared:
+        value.CopyFrom(declared[name])
+    value.name = name
+    kind = shapes.types.get(name)
+    if kind is not None:
+        value.type.CopyFrom(_without_made_up(kind))
+    return value
+
+
+def _without_made_up(kind: TypeProto) -> TypeProto:
+    """The type without the symbols that inference made up: they would differ from run to run."""
+    cleaned = TypeProto()
+    cleaned.CopyFrom(kind)
+    if kind.WhichOneof("value") == "tensor_type" and kind.tensor_type.HasField("shape"):
+        for dim in cleaned.tensor_type.shape.dim:
+            if dim.dim_param.startswith("unk__"):
+                dim.ClearField("dim_param")
+    return cleaned
+
+
+def _functions(model: ModelProto, nodes: list[NodeProto]) -> list[FunctionProto]:
+    """Local functions that these nodes call, in subgraphs and through other functions too."""
+    wanted: set[tuple[str, str]] = set()
+    known = {(each.domain, each.name): each for each in model.functions}
+    pending = nodes
+    while pending:
+        called = {(node.domain, node.op_type) for node in nodes_within(pending)}
+        fresh = [key for key in known if key in called and key not in wanted]
+        wanted.update(fresh)
+        pending = [node for key in fresh for node in known[key].node]
+    return [each for each in model.functions if (each.domain, each.name) in wanted]

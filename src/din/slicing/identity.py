@@ -1,0 +1,85 @@
+"""Names by content: the slice id, the strategy's hash, and what is stamped into a slice's file."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from onnx import ModelProto
+
+from din.domain.model import CarveRequest
+
+ENCODING: Final = b"din-slice-1"
+"""Version of the encoding below; another encoding gives other ids."""
+
+_NUMBERS: Final[dict[int, str]] = {
+    FieldDescriptor.CPPTYPE_INT32: "q",
+    FieldDescriptor.CPPTYPE_INT64: "q",
+    FieldDescriptor.CPPTYPE_UINT32: "Q",
+    FieldDescriptor.CPPTYPE_UINT64: "Q",
+    FieldDescriptor.CPPTYPE_ENUM: "q",
+    FieldDescriptor.CPPTYPE_BOOL: "q",
+    FieldDescriptor.CPPTYPE_FLOAT: "d",
+    FieldDescriptor.CPPTYPE_DOUBLE: "d",
+}
+
+
+def slice_id_of(model: ModelProto) -> str:
+    """SHA256 over DIN's own encoding of an unstamped slice, weights by their digests.
+
+    The bytes that protobuf writes are not promised to stay the same between its versions, so the
+    id does not rest on them.
+    """
+    return hashlib.sha256(ENCODING + digest_of(model)).hexdigest()
+
+
+def digest_of(message: Message) -> bytes:
+    """SHA256 of a message: its set fields by rising number, each with its count of values.
+
+    Messages inside stand for their digest; text and bytes carry their length; numbers are 8 bytes
+    little-endian. Floats are widened to doubles, which keeps them apart exactly.
+    """
+    state = hashlib.sha256()
+    for field, value in message.ListFields():
+        is_one = isinstance(value, str | bytes) or not isinstance(value, Sequence)
+        values: list[Any] = [value] if is_one else list(value)
+        state.update(struct.pack("<II", field.number, len(values)))
+        if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+            for each in values:
+                state.update(digest_of(each))
+        elif field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+            for each in values:
+                content = each.encode() if isinstance(each, str) else each
+                state.update(struct.pack("<Q", len(content)))
+                state.update(content)
+        else:
+            state.update(_numbers(_NUMBERS[field.cpp_type], values))
+    return state.digest()
+
+
+def _numbers(code: str, values: Sequence[Any]) -> bytes:
+    numbers = array(code, values)
+    if struct.pack("=H", 1) != struct.pack("<H", 1):
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def strategy_hash_of(request: CarveRequest) -> str:
+    """SHA256 of what shapes the slices: the request without its paths."""
+    shaping = msgspec.to_builtins(request)
+    del shaping["model_path"], shaping["output_path"]
+    return hashlib.sha256(msgspec.json.encode(shaping, order="sorted")).hexdigest()
+
+
+def stamp(model: ModelProto, facts: dict[str, str]) -> None:
+    """Write facts into the model's metadata, in place, keys in order, each under `din.`."""
+    for key in sorted(facts):
+        entry = model.metadata_props.add()
+        entry.key = f"din.{key}"
+        entry.value = facts[key]

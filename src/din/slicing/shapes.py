@@ -1,0 +1,141 @@
+"""Types and shapes of every value, once as the model promises them and once at a typical size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from onnx import GraphProto, ModelProto, TensorProto, TypeProto, shape_inference
+
+from din.slicing.elements import fixed_bytes, tensor_bytes
+
+WEIGHT_BYTES_KEPT: Final = 1024
+"""Smaller initialisers stay for inference: they may be shapes, axes or sizes."""
+
+FIRST_SIZE_ASSUMED: Final = 1
+NEXT_SIZE_ASSUMED: Final = 640
+"""Sizes taken for free dims in estimates (never in a signature): one sample, a 640-pixel image."""
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Types by value name, and bytes for estimates."""
+
+    types: dict[str, TypeProto]
+    bytes_typical: dict[str, int]
+    """At the assumed sizes of free dims; a value that stays unknown is missing."""
+    dims_typical: dict[str, tuple[int, ...]]
+    stored_bytes: dict[str, int]
+    warnings: tuple[str, ...]
+
+    def nbytes(self, name: str) -> int | None:
+        """Bytes of a value that is the same in every request, else None."""
+        return fixed_bytes(self.types.get(name))
+
+    def estimate(self, name: str) -> int:
+        """Bytes of a value, at typical sizes; 0 when nothing is known."""
+        return self.stored_bytes.get(name) or self.bytes_typical.get(name, 0)
+
+
+def infer(model: ModelProto) -> Shapes:
+    """Types of all values of the top graph. Inference that fails leaves what the file declares."""
+    skeleton = _skeleton(model)
+    warnings: list[str] = []
+    types = _infer(skeleton, warnings)
+    typical = skeleton
+    if _has_free_dims(skeleton.graph):
+        _make_typical(typical.graph)
+        typical_types = _infer(typical, [])
+    else:
+        typical_types = types
+    sizes = {name: fixed_bytes(kind) for name, kind in typical_types.items()}
+    dims = {name: _dims(kind) for name, kind in typical_types.items()}
+    stored = {tensor.name: tensor_bytes(tensor) for tensor in model.graph.initializer}
+    for sparse in model.graph.sparse_initializer:
+        stored[sparse.values.name] = tensor_bytes(sparse.values) + tensor_bytes(sparse.indices)
+    return Shapes(
+        types=types,
+        bytes_typical={name: size for name, size in sizes.items() if size is not None},
+        dims_typical={name: each for name, each in dims.items() if each is not None},
+        stored_bytes=stored,
+        warnings=tuple(warnings),
+    )
+
+
+def _skeleton(model: ModelProto) -> ModelProto:
+    """The model with its large weights replaced by inputs of the same type: same inference, less
+    to copy."""
+    skeleton = ModelProto()
+    skeleton.ir_version = max(model.ir_version, 4)
+    skeleton.opset_import.extend(model.opset_import)
+    skeleton.functions.extend(model.functions)
+    graph = skeleton.graph
+    graph.name = model.graph.name or "graph"
+    graph.node.extend(model.graph.node)
+    graph.input.extend(model.graph.input)
+    graph.output.extend(model.graph.output)
+    graph.value_info.extend(model.graph.value_info)
+    graph.sparse_initializer.extend(model.graph.sparse_initializer)
+    for tensor in model.graph.initializer:
+        if tensor_bytes(tensor) <= WEIGHT_BYTES_KEPT:
+            graph.initializer.append(tensor)
+            continue
+        value = graph.input.add()
+        value.name = tensor.name
+        value.type.tensor_type.elem_type = tensor.data_type
+        for size in tensor.dims:
+            value.type.tensor_type.shape.dim.add().dim_value = size
+    return skeleton
+
+
+def _infer(model: ModelProto, warnings: list[str]) -> dict[str, TypeProto]:
+    try:
+        found = shape_inference.infer_shapes(model, data_prop=True).graph
+    except MemoryError:
+        raise
+    except Exception as error:  # the library raises a dozen kinds, all of the same meaning here
+        text = " ".join(str(error).split())[:200]
+        warnings.append(f"shapes could not be inferred, only declared ones are known: {text}")
+        found = GraphProto()
+        found.CopyFrom(model.graph)
+    types = {value.name: value.type for value in found.value_info}
+    types.update({value.name: value.type for value in (*found.input, *found.output)})
+    for tensor in found.initializer:
+        types[tensor.name] = _type_of(tensor)
+    return types
+
+
+def _type_of(tensor: TensorProto) -> TypeProto:
+    kind = TypeProto()
+    kind.tensor_type.elem_type = tensor.data_type
+    kind.tensor_type.shape.SetInParent()
+    for size in tensor.dims:
+        kind.tensor_type.shape.dim.add().dim_value = size
+    return kind
+
+
+def _has_free_dims(graph: GraphProto) -> bool:
+    return any(
+        dim.WhichOneof("value") != "dim_value"
+        for value in graph.input
+        for dim in value.type.tensor_type.shape.dim
+    )
+
+
+def _make_typical(graph: GraphProto) -> None:
+    del graph.value_info[:]
+    for value in graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.WhichOneof("value") != "dim_value":
+                dim.dim_value = NEXT_SIZE_ASSUMED if axis else FIRST_SIZE_ASSUMED
+    for value in graph.output:
+        if value.type.WhichOneof("value") == "tensor_type":
+            value.type.tensor_type.ClearField("shape")
+
+
+def _dims(kind: TypeProto) -> tuple[int, ...] | None:
+    if kind.WhichOneof("value") != "tensor_type" or not kind.tensor_type.HasField("shape"):
+        return None
+    if any(dim.WhichOneof("value") != "dim_value" for dim in kind.tensor_type.shape.dim):
+        return None
+    return tuple(dim.dim_value for dim in kind.tensor_type.shape.dim)

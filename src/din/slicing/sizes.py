@@ -1,0 +1,121 @@
+"""Estimates of memory and work: what admission and the choice of cuts go by until it is measured.
+
+    memory of a slice = 40 MiB + 2.5 x weights + 1.5 x peak of live values
+
+40 MiB is a worker before it holds a model; 2.5 is what ONNX Runtime with all optimisations was
+measured to take per byte of weights (reordered copies); 1.5 is its arena's slack. Free dims count
+at the typical sizes of `shapes`. A value whose size stays unknown counts as nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, prod
+from typing import Final
+
+from onnx import FunctionProto, ModelProto, NodeProto
+
+from din.slicing.elements import tensor_bytes
+from din.slicing.operators import Operator, OperatorGraph
+from din.slicing.shapes import Shapes
+from din.slicing.source import tensors_of_nodes
+
+WORKER_BASE_MIB: Final = 40
+WEIGHTS_FACTOR: Final = 2.5
+ACTIVATIONS_FACTOR: Final = 1.5
+MIB: Final = 1024 * 1024
+ESTIMATE_MAX: Final = 2**53
+
+
+def capped(estimate: int) -> int:
+    """The estimate, kept where JSON and floats are exact: a file may declare absurd sizes."""
+    return min(estimate, ESTIMATE_MAX)
+
+
+def memory_mib(weights_bytes: int, peak_bytes: int) -> int:
+    """Expected resident memory of one worker with these weights and this peak of live values."""
+    held = WEIGHTS_FACTOR * capped(weights_bytes) + ACTIVATIONS_FACTOR * capped(peak_bytes)
+    return WORKER_BASE_MIB + ceil(held / MIB)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes and FLOPs of the operators of one graph."""
+
+    graph: OperatorGraph
+    shapes: Shapes
+    functions: dict[tuple[str, str], FunctionProto]
+
+    def stored(self, name: str) -> int:
+        """Bytes of an initialiser."""
+        return self.shapes.stored_bytes.get(name, 0)
+
+    def held(self, index: int) -> int:
+        """Bytes that an operator itself brings: what a constant makes, what subgraphs store."""
+        operator = self.graph.operators[index]
+        inner = sum(tensor_bytes(each) for each in tensors_of_nodes([operator.proto]))
+        function = self.functions.get((operator.proto.domain, operator.proto.op_type))
+        if function is not None:
+            inner += sum(tensor_bytes(each) for each in tensors_of_nodes(function.node))
+        if not operator.is_constant:
+            return inner
+        return max(inner, sum(self.shapes.estimate(name) for name in operator.writes))
+
+    def weights(self, makers: set[int], stored: set[str], dynamic: list[Operator]) -> int:
+        """Bytes of weights of a slice made of these constants, initialisers and operators."""
+        fixed = sum(self.held(index) for index in makers)
+        own = sum(self.held(each.index) for each in dynamic)
+        return fixed + own + sum(self.stored(name) for name in stored)
+
+    @cached_property
+    def live_bytes(self) -> dict[int, int]:
+        """By dynamic operator: bytes of all values alive while it runs."""
+        last: dict[str, int] = {}
+        for each in self.graph.dynamic:
+            for name in (*each.reads, *each.writes):
+                last[name] = each.index
+        alive = sum(self.shapes.estimate(name) for name in self.graph.inputs if name in last)
+        found: dict[int, int] = {}
+        for each in self.graph.dynamic:
+            alive += sum(self.shapes.estimate(name) for name in each.writes)
+            found[each.index] = alive
+            for name in {*each.reads, *each.writes}:
+                if last[name] == each.index and not self.graph.is_fixed(name):
+                    alive -= self.shapes.estimate(name)
+        return found
+
+    def peak(self, dynamic: list[Operator]) -> int:
+        """Peak of live bytes over these operators."""
+        return max((self.live_bytes[each.index] for each in dynamic), default=0)
+
+    def flops(self, operator: Operator) -> int:
+        """Floating-point operations at typical sizes: exact for products, one per element else."""
+        node = operator.proto
+        made = sum(prod(self.shapes.dims_typical.get(name, (0,))) for name in operator.writes)
+        match node.op_type:
+            case "Conv" | "ConvInteger" | "QLinearConv":
+                weights = self._dims(node, 3 if node.op_type == "QLinearConv" else 1)
+                return 2 * made * prod(weights[1:]) if weights else made
+            case "ConvTranspose":
+                weights, given = self._dims(node, 1), self._dims(node, 0)
+                return 2 * prod(given) * prod(weights[1:]) if weights and given else made
+            case "MatMul" | "MatMulInteger" | "QLinearMatMul":
+                given = self._dims(node, 0)
+                return 2 * made * given[-1] if given else made
+            case "Gemm":
+                given = self._dims(node, 0)
+                is_turned = any(each.name == "transA" and each.i for each in node.attribute)
+                return 2 * made * given[0 if is_turned else -1] if given else made
+            case _:
+                return made
+
+    def _dims(self, node: NodeProto, place: int) -> tuple[int, ...]:
+        name = node.input[place] if place < len(node.input) else ""
+        return self.shapes.dims_typical.get(name, ())
+
+
+def sizes_of(model: ModelProto, graph: OperatorGraph, shapes: Shapes) -> Sizes:
+    """Estimates for one model."""
+    functions = {(each.domain, each.name): each for each in model.functions}
+    return Sizes(graph, shapes, functions)

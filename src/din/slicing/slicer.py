@@ -1,0 +1,235 @@
+"""One model in, slices and facts out. Pure: bytes in, bytes out, no files."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import msgspec
+from onnx import ModelProto
+
+from din.domain.model import (
+    Artifact,
+    CarveAnswer,
+    CarveRequest,
+    Edge,
+    Slice,
+    SliceSetting,
+)
+from din.domain.tensor import TensorSpec
+from din.errors import BadModel, BadStrategy
+from din.slicing.cutting import SLICES_MAX, slices_by_memory, splits_quantised
+from din.slicing.elements import signature_of, spec_of
+from din.slicing.emission import emit
+from din.slicing.identity import slice_id_of, stamp, strategy_hash_of
+from din.slicing.operators import OperatorGraph, read_operators
+from din.slicing.parts import Part, cut_facts, divide
+from din.slicing.points import (
+    backends_by_ranges,
+    backends_of_slices,
+    slices_by_backends,
+    slices_by_points,
+)
+from din.slicing.shapes import Shapes, infer
+from din.slicing.sizes import Sizes, capped, memory_mib, sizes_of
+from din.slicing.source import override_shapes, read_model, settle_inputs
+
+BACKEND_DEFAULT: Final = "onnxruntime"
+
+
+@dataclass(frozen=True)
+class Sliced:
+    """The answer, and the bytes of each slice by their SHA256."""
+
+    answer: CarveAnswer
+    files: dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class Analysed:
+    """A model ready to be cut, however often."""
+
+    model: ModelProto
+    graph: OperatorGraph
+    shapes: Shapes
+    sizes: Sizes
+    source_sha256: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _File:
+    data: bytes
+    slice_id: str
+    artifact: Artifact
+
+
+def analyse(data: bytes, input_shapes: dict[str, tuple[int | str, ...]]) -> Analysed:
+    """Read a model and find its operators, shapes and sizes. Raises BadModel, BadStrategy."""
+    model = read_model(data)
+    warnings: list[str] = []
+    taken = settle_inputs(model)
+    if taken:
+        warnings.append(f"{taken} weights were graph inputs as well; they are fixed weights now")
+    override_shapes(model, input_shapes)
+    graph = read_operators(model)
+    shapes = infer(model)
+    dead = sum(not each.is_live for each in graph.operators)
+    if dead:
+        warnings.append(f"{dead} operators lead to no output; they are left out")
+    return Analysed(
+        model=model,
+        graph=graph,
+        shapes=shapes,
+        sizes=sizes_of(model, graph, shapes),
+        source_sha256=hashlib.sha256(data).hexdigest(),
+        inputs=signature_of(graph.inputs, shapes.types, "input"),
+        outputs=signature_of(graph.outputs, shapes.types, "output"),
+        warnings=(*warnings, *shapes.warnings),
+    )
+
+
+def slice_model(data: bytes, request: CarveRequest, din_version: str) -> Sliced:
+    """Cut a model as the request says. Raises BadModel, BadStrategy, TooLarge."""
+    try:
+        found = analyse(data, request.input_shapes)
+        slice_of, backends = _assign(found, request)
+        count = max(slice_of.values(), default=0) + 1
+        _check_count(count, len(request.slice_settings))
+        parts, edges = divide(found.graph, found.shapes, slice_of, count)
+        facts = {
+            "parent_sha256": found.source_sha256,
+            "slice.count": str(count),
+            "strategy_hash": strategy_hash_of(request),
+            "din_version": din_version,
+        }
+        files = tuple(_file_of(found, part, facts) for part in parts)
+        settings = _settings(request.slice_settings, backends, count)
+        slices = tuple(map(partial(_slice, found), parts, files, settings))
+        answer = _answer(found, slices, edges)
+        return Sliced(answer, {each.artifact.sha256: each.data for each in files})
+    except UnicodeError as error:
+        raise BadModel(
+            f"a name or text in the graph is not UTF-8 ({error})",
+            hint="the file is damaged, or its exporter wrote raw bytes into a name; export again",
+        ) from None
+
+
+def _check_count(count: int, described: int) -> None:
+    if count > SLICES_MAX:
+        raise BadStrategy(
+            f"the strategy makes {count} slices, more than {SLICES_MAX}",
+            hint="use fewer partition points",
+        )
+    if described > count:
+        raise BadStrategy(
+            f"the strategy describes {described} slices, its partition points make {count}",
+            hint="describe at most one slice more than there are partition points",
+        )
+
+
+def _assign(found: Analysed, request: CarveRequest) -> tuple[dict[int, int], dict[int, str]]:
+    """Slice by dynamic operator, backend by slice."""
+    graph = found.graph
+    backend_of = backends_by_ranges(graph, request.backend_map) if request.backend_map else {}
+    if request.partition_points:
+        slice_of = slices_by_points(graph, request.partition_points)
+    elif backend_of:
+        slice_of = slices_by_backends(graph, backend_of)
+    elif request.memory_mib_max is not None:
+        slice_of = slices_by_memory(graph, found.sizes, request.memory_mib_max)
+    else:
+        slice_of = {each.index: 0 for each in graph.dynamic}
+    backends = backends_of_slices(graph, slice_of, backend_of) if backend_of else {}
+    return slice_of, backends
+
+
+def _settings(
+    given: tuple[SliceSetting, ...], backends: dict[int, str], count: int
+) -> list[SliceSetting]:
+    """The setting of each slice, with name and backend filled in."""
+    settled: list[SliceSetting] = []
+    for index in range(count):
+        setting = given[index] if index < len(given) else SliceSetting()
+        backend = setting.backend or backends.get(index, BACKEND_DEFAULT)
+        name = setting.name or f"slice-{index}"
+        settled.append(msgspec.structs.replace(setting, name=name, backend=backend))
+    return settled
+
+
+def _file_of(found: Analysed, part: Part, facts: dict[str, str]) -> _File:
+    model = emit(found.model, found.graph, found.shapes, part)
+    slice_id = slice_id_of(model)
+    own = {
+        "slice.id": slice_id,
+        "slice.index": str(part.index),
+        "slice.inputs": msgspec.json.encode(part.inputs).decode(),
+        "slice.outputs": msgspec.json.encode(part.outputs).decode(),
+    }
+    stamp(model, facts | own)
+    data = model.SerializeToString(deterministic=True)
+    return _File(data, slice_id, Artifact(hashlib.sha256(data).hexdigest(), len(data)))
+
+
+def _slice(found: Analysed, part: Part, file: _File, setting: SliceSetting) -> Slice:
+    sizes, dynamic = found.sizes, list(part.dynamic)
+    weights = sizes.weights({each.index for each in part.constants}, set(part.stored), dynamic)
+    types = found.shapes.types
+    return Slice(
+        index=part.index,
+        slice_id=file.slice_id,
+        name=setting.name or f"slice-{part.index}",
+        artifacts=(file.artifact,),
+        inputs=tuple(spec_of(name, types[name]) for name in part.inputs),
+        outputs=tuple(spec_of(name, types[name]) for name in part.outputs),
+        backend=setting.backend or BACKEND_DEFAULT,
+        operators=len(dynamic),
+        bytes_weights=capped(weights),
+        memory_mib=memory_mib(weights, sizes.peak(dynamic)),
+        flops=capped(sum(sizes.flops(each) for each in dynamic)),
+        opset=_opset(found.model),
+        is_random=any(each.is_random for each in dynamic),
+        device_type=setting.device_type,
+        labels=setting.labels,
+    )
+
+
+def _answer(
+    found: Analysed,
+    slices: tuple[Slice, ...],
+    edges: tuple[Edge, ...],
+) -> CarveAnswer:
+    cuts = cut_facts(found.shapes, edges, len(slices))
+    used = {edge.tensor for edge in edges}
+    split = [name for cut in cuts for name in cut.tensors if splits_quantised(found.graph, name)]
+    warnings = list(found.warnings)
+    if split:
+        warnings.append(
+            f"cuts part quantised operators from their scales at {', '.join(split[:5])}: "
+            "optimised kernels may round otherwise there; cut between QuantizeLinear and "
+            "DequantizeLinear instead"
+        )
+    return CarveAnswer(
+        source_sha256=found.source_sha256,
+        inputs=found.inputs,
+        outputs=found.outputs,
+        slices=slices,
+        edges=edges,
+        cuts=cuts,
+        operators=len(found.graph.dynamic),
+        opset=_opset(found.model),
+        ir_version=found.model.ir_version,
+        unused_inputs=tuple(name for name in found.graph.inputs if name not in used),
+        warnings=tuple(warnings),
+    )
+
+
+def _opset(model: ModelProto) -> int:
+    """Version of the standard operator set, 1 when the model names none."""
+    return max(
+        (each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=1
+    )
