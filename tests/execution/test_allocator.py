@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -105,7 +107,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         spans = sorted(
             (each.offset, each.offset + max(64, aligned(each.nbytes))) for each in self.used
         )
-        for (_, end), (start, _) in zip(spans, spans[1:], strict=False):
+        for (_, end), (start, _) in pairwise(spans):
             assert end <= start
         assert self.allocator.free_bytes == self.SIZE - sum(end - start for start, end in spans)
         assert len(self.allocator) == len(self.used)

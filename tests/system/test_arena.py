@@ -1,5 +1,6 @@
 import mmap
 import os
+from pathlib import Path
 
 import pytest
 
@@ -79,11 +80,11 @@ def test_descriptors_arrive_beside_the_message_and_close_on_exec():
 def test_a_message_over_its_limit_closes_what_came_with_it():
     ours, theirs = control_pair()
     with ours, theirs:
-        before = len(os.listdir("/proc/self/fd"))
+        before = len(list(Path("/proc/self/fd").iterdir()))
         send_message(ours, bytes(101), [ours.fileno()])
         with pytest.raises(Internal, match="over 100 bytes"):
             receive_message(theirs, 100)
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
         with pytest.raises(Internal, match="descriptors"):
             send_message(ours, b"x", [ours.fileno()] * (DESCRIPTORS_MAX + 1))
 

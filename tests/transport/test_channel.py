@@ -167,14 +167,14 @@ def test_outputs_that_overlap_are_a_lie():
         async with played() as it:
             first = it.ask(("a", "b"))
             big = TensorMeta("a", "UINT8", (100,), 100)
-            await it.say(Computed(first, (Placed(big, OUT), Placed(Y_B, OUT + 128)), 1))
+            await it.say(Computed(first, (Placed(big, OUT), Placed(other, OUT + 128)), 1))
             assert it.channel.is_open
             await it.say(second(it))
             assert not it.channel.is_open
 
-    Y_B = TensorMeta("b", "FP32", (4,), 16)
+    other = TensorMeta("b", "FP32", (4,), 16)
     asyncio.run(story(lambda it: Computed(it.ask(), (Placed(Y, OUT + 64),), 1)))
-    both = (Placed(TensorMeta("a", "UINT8", (100,), 100), OUT + 256), Placed(Y_B, OUT + 320))
+    both = (Placed(TensorMeta("a", "UINT8", (100,), 100), OUT + 256), Placed(other, OUT + 320))
     asyncio.run(story(lambda it: Computed(it.ask(("a", "b")), both, 1)))
 
 

@@ -249,7 +249,8 @@ def _spec(argument: Any) -> TensorSpec:
             hint="remove operators such as ZipMap, or convert the value to a tensor in the model",
         )
     dims = argument.shape
-    if dims is None:
+    if not dims:
+        # The library shows a scalar and an unknown rank alike; it checks the real one itself.
         return TensorSpec(argument.name, kind[0], None)
     shape = tuple(dim if isinstance(dim, (int, str)) and dim != "" else None for dim in dims)
     free = tuple(None if isinstance(dim, int) and dim < 0 else dim for dim in shape)
@@ -305,11 +306,9 @@ def _as_bytes(array: Array) -> Array:
 
 
 def _made_up(spec: TensorSpec, type_text: str) -> Array | None:
-    if spec.shape is None:
-        return None
     shape = [
         dim if isinstance(dim, int) else (1 if position == 0 else WARM_FREE_DIM)
-        for position, dim in enumerate(spec.shape)
+        for position, dim in enumerate(spec.shape or ())
     ]
     dtype = np.dtype(_TYPES[type_text][1])
     if int(np.prod(shape, dtype=np.float64)) * dtype.itemsize > WARM_BYTES_MAX:

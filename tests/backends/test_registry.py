@@ -1,0 +1,36 @@
+import subprocess
+import sys
+
+import pytest
+
+from din.backends import registry
+from din.backends.registry import BackendEntry, detect_backends, import_backend
+from din.errors import UsageError
+
+
+def test_backends_are_detected_without_importing_them():
+    program = (
+        "import sys; from din.backends.registry import detect_backends; print(detect_backends());"
+        "print(sorted({'numpy', 'onnxruntime', 'onnx'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    found, imported = done.stdout.splitlines()
+    assert "'onnxruntime': '1." in found
+    assert imported == "[]"
+
+
+def test_an_unknown_backend_is_named_with_the_known_ones():
+    with pytest.raises(UsageError, match="tensorflow") as caught:
+        import_backend("tensorflow")
+    assert "onnxruntime" in caught.value.hint
+
+
+def test_a_backend_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    entry = BackendEntry("din.backends.no_such_module", ("no-such-package",))
+    monkeypatch.setitem(registry.BACKENDS, "ghost", entry)
+    assert "ghost" not in detect_backends()
+    with pytest.raises(UsageError, match="ghost") as caught:
+        import_backend("ghost")
+    assert "no-such-package" in caught.value.hint
