@@ -1,8 +1,8 @@
-"""The health score h of a node: 1 = normal, falls on missed beats and errors, heals by success and
-by time.
+"""The health of a replica, one slice on one node: 1 = normal, falls with errors, heals by success
+and by time. The score of the node as a whole, beats included, is discovery's.
 
 Every failure takes 30 % of what is left, so three in a row bring it from 1 to 0.34 and the fourth
-under 0.3, where policies stop placing there. A node that gets no work cannot prove itself, hence
+under 0.3, where policies stop choosing it. A replica that gets no work cannot prove itself, hence
 the healing by time: what is missing to 1 halves every ten seconds.
 """
 
@@ -11,15 +11,13 @@ from __future__ import annotations
 from typing import Final
 
 FAILURE_FACTOR: Final = 0.7
-BEAT_FACTOR: Final = 0.7
-"""Of one missed heartbeat."""
 SUCCESS_SHARE: Final = 0.1
 """How much of what is missing to 1 one success gives back."""
 HALF_LIFE_MS: Final = 10_000.0
 
 
-class HealthScore:
-    """The score of one node. All times are the receiver's monotonic clock."""
+class ReplicaHealth:
+    """The score of one replica. All times are the receiver's monotonic clock."""
 
     __slots__ = ("_at_ms", "_value")
 
@@ -40,10 +38,6 @@ class HealthScore:
     def fail(self, now_ms: float) -> None:
         """A slice failed, timed out or was not reached. BUSY is no failure."""
         self._set(self.value(now_ms) * FAILURE_FACTOR, now_ms)
-
-    def miss_beat(self, now_ms: float) -> None:
-        """A heartbeat did not come."""
-        self._set(self.value(now_ms) * BEAT_FACTOR, now_ms)
 
     def _set(self, value: float, now_ms: float) -> None:
         self._value = value

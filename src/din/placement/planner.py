@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from random import Random
 
 REPLICAS_MAX: Final = 16
+CUT_SHORT: Final = "the search was cut short: a better plan may exist"
 
 
 def plan_deployment(
@@ -44,14 +45,13 @@ def plan_deployment(
     """Place every slice once, and up to `replicas` times where memory allows.
 
     `existing` holds the nodes that have a slice already: those stay (reason `kept`) unless they are
-    excluded or gone, so repair is the same call. The first placement of each slice comes first.
-    `is_explained` adds the full list of rejections. Raises CannotPlace with the reasons grouped.
+    excluded or gone, so repair is the same call. First placements come first. `is_explained` adds
+    the full list of rejections. Raises CannotPlace with the reasons grouped.
     """
-    table = table_of(fleet)
     task = Task(
         slices=tuple(slices),
         edges=tuple(edges),
-        table=table,
+        table=table_of(fleet),
         policy=policy,
         random=random,
         times=times,
@@ -61,9 +61,7 @@ def plan_deployment(
     held = _still_there(task, existing or {})
     first = _assign_or_refuse(task, {index: nodes[0] for index, nodes in held.items()})
     placed = {placement.slice_index: [placement] for placement in first.placements}
-    for index, nodes in held.items():
-        placed[index] += [task.kept(index, node) for node in nodes[1:] if node != nodes[0]]
-    _add_replicas(task, placed, min(replicas, REPLICAS_MAX))
+    _add_replicas(task, placed, held, min(replicas, REPLICAS_MAX))
     chosen = {index: [each.node_id for each in group] for index, group in placed.items()}
     return Plan(
         plan_id=f"plan-{random.getrandbits(32):08x}",
@@ -76,7 +74,7 @@ def plan_deployment(
         expected_ms=_expected_ms(first.placements, first.transfer_ms),
         policy=policy.name,
         policy_version=policy.version,
-        notes=() if first.is_exact else ("the search was cut short: a better plan may exist",),
+        notes=() if first.is_exact else (CUT_SHORT,),
     )
 
 
@@ -128,7 +126,15 @@ def _still_there(task: Task, existing: Mapping[int, Sequence[NodeId]]) -> dict[i
     return {index: nodes for index, nodes in held.items() if nodes}
 
 
-def _add_replicas(task: Task, placed: dict[int, list[Placement]], replicas: int) -> None:
+def _add_replicas(
+    task: Task,
+    placed: dict[int, list[Placement]],
+    held: Mapping[int, Sequence[NodeId]],
+    replicas: int,
+) -> None:
+    for index, nodes in held.items():
+        first = placed[index][0].node_id
+        placed[index] += [task.kept(index, node) for node in nodes if node != first]
     for wanted in range(2, replicas + 1):
         holders = {
             index: [each.node_id for each in group]
