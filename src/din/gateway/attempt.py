@@ -1,0 +1,104 @@
+"""One try of one request: what it waits for, what it has heard, whom to blame when it falls silent.
+
+The states of an attempt are few, and only one leaves it:
+
+    waiting --result--> waiting | completed
+    waiting --failed, busy, node down, silence, deadline, cancel--> ended
+
+Blame follows the tensors. A slice whose inputs are all there (nothing upstream, or every producer
+has FORWARDED or answered) but that has not ACCEPTED is blamed on the link to its node; one that has
+ACCEPTED is blamed itself. Knows no socket and no clock: `now_ms` comes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from din.domain.deployment import Route
+from din.domain.node import NodeId
+from din.domain.request import SliceTiming
+from din.domain.tensor import TensorMeta, offsets_of
+from din.gateway.shape import RouteShape
+from din.wire.messages import Progress, Result
+
+
+class Attempt:
+    """Book-keeping of one attempt over one route."""
+
+    def __init__(
+        self,
+        request_id: int,
+        number: int,
+        route: Route,
+        shape: RouteShape,
+        outputs: Sequence[str],
+        started_ms: float,
+    ) -> None:
+        self.request_id = request_id
+        self.number = number
+        self.route = route
+        self.shape = shape
+        self.started_ms = started_ms
+        self.timings: dict[int, SliceTiming] = {}
+        self.received: dict[str, tuple[TensorMeta, memoryview]] = {}
+        self._missing = {name for name in shape.outputs if not outputs or name in outputs}
+        self._wanted = tuple(name for name in shape.outputs if name in self._missing)
+        self._accepted: set[int] = set()
+        self._forwarded: set[int] = set()
+
+    @property
+    def is_complete(self) -> bool:
+        """Every wanted output is here."""
+        return not self._missing
+
+    def node_of(self, slice_index: int) -> NodeId:
+        """The node that runs a slice in this attempt."""
+        return self.route.nodes[slice_index]
+
+    def uses(self, node_id: str) -> bool:
+        """Whether this node has, or may still have, work of this attempt."""
+        return node_id in self.route.nodes
+
+    def expects(self, message: Result) -> bool:
+        """Whether a result belongs to this attempt and holds what its slice may send."""
+        return message.attempt == self.number and all(
+            self.shape.outputs.get(meta.name) == message.slice_index for meta in message.tensors
+        )
+
+    def take(self, message: Result, body: memoryview) -> None:
+        """Keep the tensors of a result that was expected."""
+        offsets, _ = offsets_of(message.tensors)
+        for meta, offset in zip(message.tensors, offsets, strict=True):
+            self.received[meta.name] = (meta, body[offset : offset + meta.nbytes])
+            self._missing.discard(meta.name)
+        for timing in message.timings:
+            self.timings[timing.slice_index] = timing
+        self._forwarded.add(message.slice_index)
+
+    def mark(self, progress: Progress) -> None:
+        """Keep a mark of progress; marks of other attempts are ignored."""
+        if progress.attempt != self.number:
+            return
+        self._accepted.add(progress.slice_index)
+        if progress.step == "forwarded":
+            self._forwarded.add(progress.slice_index)
+
+    def outputs(self) -> tuple[tuple[TensorMeta, memoryview], ...]:
+        """The wanted outputs in the order of the signature."""
+        return tuple(self.received[name] for name in self._wanted)
+
+    def suspects(self) -> tuple[tuple[int, NodeId, str], ...]:
+        """(slice, node, why) of every slice that holds the attempt up now."""
+        found: list[tuple[int, NodeId, str]] = []
+        for index in self.shape.slices:
+            if index in self._forwarded:
+                continue
+            if not self.shape.upstream[index] <= self._forwarded:
+                continue
+            why = (
+                "accepted the inputs and fell silent"
+                if index in self._accepted
+                else "never confirmed its inputs"
+            )
+            found.append((index, self.node_of(index), why))
+        return tuple(found)

@@ -1,0 +1,307 @@
+"""Keeps deployments alive: places what has no home, loads it, repairs what broke, retires the old.
+
+    placing --planned--> loading --every slice has a ready replica--> ready
+    ready --a slice has none left--> degraded --repaired--> ready
+    placing, loading --the bytes are no usable model--> failed
+
+One task looks at every deployment whenever something changed and once a second: what is missing is
+computed from what is (level-triggered), so a lost event costs a second and never the deployment.
+A node that is suspect keeps its replicas for its return but does not count as having them: a slice
+without any other ready replica gets a new home at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from din.domain.deployment import Deployment, DeploymentState, Epoch
+from din.domain.node import NodeId
+from din.domain.plan import Plan
+from din.errors import BadModel, CannotPlace, error_of_code
+from din.gateway.holding import Holding, Known
+from din.gateway.models import ModelRecord
+from din.gateway.relay import Sender
+from din.gateway.serving import Serving
+from din.store.contract import Store
+from din.wire.messages import Prepare, Prepared, PrepareFailed, Unload
+
+RECONCILE_SECONDS: Final = 1.0
+PREPARE_MS_MAX: Final = 120_000
+"""A node that has not loaded a slice by then is given up for this slice."""
+
+Report = Callable[..., None]
+
+
+class Fleet(Protocol):
+    """What the deployer asks of the fleet."""
+
+    def plan(self, known: Known, *, is_explained: bool = False) -> Plan:
+        """Place a partition. Raises CannotPlace."""
+        ...
+
+    def is_routable(self, node_id: NodeId) -> bool:
+        """Whether requests may go there now."""
+        ...
+
+    def is_member(self, node_id: NodeId) -> bool:
+        """Whether the node may come back with what it holds: neither lost nor draining."""
+        ...
+
+    def addresses(self, node_id: NodeId) -> tuple[str, ...]:
+        """Where peers dial a node."""
+        ...
+
+    def memory_changed(self) -> None:
+        """Promises of memory changed."""
+        ...
+
+
+class Deployer:
+    """All deployments of this gateway. Implements models.Deploying."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        fleet: Fleet,
+        sender: Sender,
+        is_local: Callable[[str], bool],
+        clock: Callable[[], float],
+        random: Random,
+        artifact_url: Callable[[NodeId], str],
+        report: Report,
+    ) -> None:
+        self._store = store
+        self._fleet = fleet
+        self._sender = sender
+        self._is_local = is_local
+        self._clock = clock
+        self._random = random
+        self._artifact_url = artifact_url
+        self._report = report
+        self._holdings: dict[Epoch, Holding] = {}
+        self._wake = asyncio.Event()
+        self.on_ready: Callable[[Serving], None] = lambda serving: None
+        self.on_too_large: Callable[[ModelRecord, int], None] = lambda record, memory_mib: None
+        """Called once when no node can hold a model that the user did not cut."""
+
+    # models.Deploying.
+
+    async def deploy(self, record: ModelRecord) -> Serving:
+        """Start to place and load a version under a new epoch."""
+        key = f"deployments/{record.manifest.model_id}/{record.manifest.version}"
+        revision = await self._store.put(key, str(record.number).encode())
+        epoch = Epoch(record.number, revision)
+        serving = Serving(
+            Deployment(epoch=epoch, manifest=record.manifest, partition=record.partition)
+        )
+        self._holdings[epoch] = Holding(record, serving)
+        self.look()
+        return serving
+
+    async def retire(self, serving: Serving) -> None:
+        """Unload everywhere; agents let running work finish first."""
+        holding = self._holdings.pop(serving.deployment.epoch, None)
+        manifest = serving.deployment.manifest
+        await self._store.delete(f"deployments/{manifest.model_id}/{manifest.version}")
+        if holding is None:
+            return
+        for node_id in holding.nodes():
+            self._sender.send(node_id, Unload(serving.deployment.epoch))
+            serving.drop_node(node_id)
+        serving.deployment = replace(serving.deployment, state="failed", reason="it was removed")
+        serving.notify()
+        self._fleet.memory_changed()
+
+    # What others see.
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """All deployments with their replicas."""
+        return tuple(self._holdings.values())
+
+    def holding(self, serving: Serving) -> Holding | None:
+        """The replicas of one deployment."""
+        return self._holdings.get(serving.deployment.epoch)
+
+    def promised_mib(self, node_id: NodeId) -> int:
+        """Memory promised to slices on a node, loaded or loading."""
+        return sum(holding.promised_mib(node_id) for holding in self._holdings.values())
+
+    def loaded_mib(self, node_id: NodeId) -> int:
+        """The part of it that is loaded, so that measured free memory already lacks it."""
+        return sum(holding.loaded_mib(node_id) for holding in self._holdings.values())
+
+    # What happens.
+
+    def look(self) -> None:
+        """Something changed: look at every deployment soon."""
+        self._wake.set()
+
+    def node_connected(self, node_id: NodeId) -> None:
+        """A link is up: say again what the node shall hold (a restarted one has forgotten)."""
+        for holding in self._holdings.values():
+            for index in holding.indexes_on(node_id):
+                holding.assign(index, node_id, self._clock())
+                holding.serving.drop(index, node_id)
+                self._prepare(holding, index, node_id)
+        self.look()
+
+    def node_gone(self, node_id: NodeId, *, is_final: bool) -> None:
+        """A node is unroutable; finally, when it is lost or drained."""
+        for holding in self._holdings.values():
+            holding.serving.drop_node(node_id)
+            if is_final:
+                holding.forget_node(node_id)
+            self._settle(holding)
+        self.look()
+
+    def node_back(self, node_id: NodeId) -> None:
+        """A suspect node is routable again and still holds what it held."""
+        for holding in self._holdings.values():
+            for index in holding.ready_on(node_id):
+                holding.serving.add(index, node_id, is_local=self._is_local(node_id))
+            self._settle(holding)
+        self.look()
+
+    def prepared(self, node_id: NodeId, message: Prepared) -> None:
+        """A node has a slice loaded and warm."""
+        holding = self._holdings.get(message.epoch)
+        if holding is None:
+            self._sender.send(node_id, Unload(message.epoch))
+            return
+        if not holding.loaded(message.slice_index, node_id, message.undialable):
+            return
+        if self._fleet.is_routable(node_id):
+            holding.serving.add(message.slice_index, node_id, is_local=self._is_local(node_id))
+        self._settle(holding)
+        self._fleet.memory_changed()
+
+    def prepare_failed(self, node_id: NodeId, message: PrepareFailed) -> None:
+        """A node could not load a slice."""
+        holding = self._holdings.get(message.epoch)
+        if holding is None:
+            return
+        error = error_of_code(message.code, message.message, message.hint)
+        holding.failed(message.slice_index, node_id, error, self._clock())
+        self._report("slice not loaded", node=node_id, reason=error.message)
+        if isinstance(error, BadModel):
+            holding.hint = error.hint
+            self._set_state(holding, "failed", error.message)
+        self._fleet.memory_changed()
+        self.look()
+
+    async def run(self) -> None:
+        """Reconcile for ever."""
+        while True:
+            try:
+                await asyncio.wait_for(self._wake.wait(), RECONCILE_SECONDS)
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            for holding in list(self._holdings.values()):
+                self._reconcile(holding)
+
+    # Reconciling one deployment.
+
+    def _reconcile(self, holding: Holding) -> None:
+        deployment = holding.serving.deployment
+        if deployment.state == "failed":
+            return
+        now_ms = self._clock()
+        for index, node_id in holding.overdue(now_ms - PREPARE_MS_MAX):
+            error = CannotPlace(f"not loaded within {PREPARE_MS_MAX // 1000} s")
+            holding.failed(index, node_id, error, now_ms)
+        for node_id in holding.nodes():
+            if not self._fleet.is_member(node_id):
+                holding.forget_node(node_id)
+                holding.serving.drop_node(node_id)
+        known = holding.known(self._fleet.is_routable, now_ms)
+        if known.is_satisfied:
+            self._settle(holding)
+            return
+        try:
+            plan = self._fleet.plan(known)
+        except CannotPlace as refusal:
+            self._refused(holding, refusal)
+            return
+        self._follow(holding, plan)
+
+    def _follow(self, holding: Holding, plan: Plan) -> None:
+        holding.plan = plan
+        fresh = [
+            (placement.slice_index, placement.node_id)
+            for placement in plan.placements
+            if not holding.has(placement.slice_index, placement.node_id)
+        ]
+        for index, node_id in fresh:
+            holding.assign(index, node_id, self._clock())
+        if fresh:
+            self._fleet.memory_changed()
+            # Everybody learns the new peers; preparing again what is loaded changes nothing else.
+            for node_id in holding.nodes():
+                for index in holding.indexes_on(node_id):
+                    self._prepare(holding, index, node_id)
+        self._settle(holding)
+
+    def _refused(self, holding: Holding, refusal: CannotPlace) -> None:
+        holding.hint = refusal.hint
+        self._settle(holding, refusal.message)
+        needed = max((part.memory_mib for part in holding.partition.slices), default=0)
+        if holding.may_be_cut and holding.is_only_memory(refusal):
+            holding.may_be_cut = False
+            self.on_too_large(holding.record, needed)
+
+    def _prepare(self, holding: Holding, index: int, node_id: NodeId) -> None:
+        deployment = holding.serving.deployment
+        partition = holding.partition
+        message = Prepare(
+            deployment.epoch,
+            deployment.manifest.model_id,
+            partition.slices[index],
+            partition.edges,
+            partition.adapted_edges,
+            deployment.manifest.workers,
+            deployment.manifest.backend_options,
+            self._artifact_url(node_id),
+            {each: self._fleet.addresses(each) for each in holding.nodes()},
+            PREPARE_MS_MAX,
+        )
+        if not self._sender.send(node_id, message):
+            self._report("slice not sent", node=node_id, slice=partition.slices[index].name)
+
+    def _settle(self, holding: Holding, refusal: str = "") -> None:
+        """Set the state from what is ready, and tell who waits."""
+        serving = holding.serving
+        state = serving.deployment.state
+        if state == "failed":
+            return
+        shapes = [serving.raw] + ([serving.adapted] if serving.adapted is not None else [])
+        if all(serving.is_ready(shape) for shape in shapes):
+            self._set_state(holding, "ready", "")
+            return
+        reason = refusal or holding.trouble()
+        if state in ("ready", "degraded"):
+            self._set_state(holding, "degraded", reason)
+        else:
+            is_placed = not refusal and bool(holding.nodes())
+            self._set_state(holding, "loading" if is_placed else "placing", reason)
+
+    def _set_state(self, holding: Holding, state: DeploymentState, reason: str) -> None:
+        serving = holding.serving
+        before = serving.deployment.state
+        serving.deployment = replace(
+            serving.deployment, state=state, reason=reason, replicas=holding.replicas()
+        )
+        if state == "ready":
+            holding.hint = ""
+        serving.notify()
+        if before != state:
+            manifest = serving.deployment.manifest
+            self._report("deployment", model=manifest.model_id, state=state, reason=reason)
+            if state == "ready":
+                self.on_ready(serving)

@@ -1,0 +1,28 @@
+"""Why one attempt ended without a result: the error, whom it blames, whether another may help."""
+
+from __future__ import annotations
+
+from din.errors import DinError
+
+
+class AttemptEnded(Exception):  # noqa: N818 - an ended attempt is an outcome; the error is inside
+    """One attempt is over. Raised inside dispatch only; callers of the gateway see `error`."""
+
+    def __init__(
+        self,
+        error: DinError,
+        *,
+        blamed: tuple[str, ...] = (),
+        is_retryable: bool = True,
+        is_busy: bool = False,
+        is_node_suspect: bool = False,
+    ) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.blamed = blamed
+        """Node ids to leave out of the next route."""
+        self.is_retryable = is_retryable
+        self.is_busy = is_busy
+        """A full queue blames nobody: the node stays routable."""
+        self.is_node_suspect = is_node_suspect
+        """The blamed nodes did not answer, so membership must hear of it."""

@@ -1,0 +1,191 @@
+"""Who holds which slice of one deployment: replicas assigned, ready and failed. Pure book-keeping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from din.domain.deployment import Replica
+from din.domain.model import Partition, Slice
+from din.domain.node import NodeId
+from din.domain.plan import Plan
+from din.errors import CannotPlace, DinError
+from din.gateway.models import ModelRecord
+from din.gateway.serving import Serving
+
+RETRY_AFTER_MS: Final = 2_000.0
+RETRY_AFTER_MS_MAX: Final = 120_000.0
+
+
+class Known(Struct, frozen=True, kw_only=True):
+    """What the planner is told of a deployment."""
+
+    model_id: str
+    version: str
+    slices: tuple[Slice, ...]
+    """Memory already times the workers of a replica."""
+    record: ModelRecord
+    existing: Mapping[int, tuple[NodeId, ...]]
+    excluded: frozenset[NodeId]
+    undialable: frozenset[tuple[NodeId, NodeId]]
+    replicas: int
+    is_satisfied: bool
+    """Nothing is missing: no planning needed."""
+
+
+class _Trouble(Struct):
+    error: DinError
+    retry_at_ms: float
+    count: int
+
+
+class Holding:
+    """One deployment's replicas."""
+
+    def __init__(self, record: ModelRecord, serving: Serving) -> None:
+        self.record = record
+        self.serving = serving
+        self.plan: Plan | None = None
+        self.hint = ""
+        self.may_be_cut = not record.order.partition_points and not record.manifest.is_cut_by_din
+        self._assigned: dict[tuple[int, NodeId], float] = {}
+        """(slice, node) -> when it was asked for."""
+        self._ready: set[tuple[int, NodeId]] = set()
+        self._troubles: dict[tuple[int, NodeId], _Trouble] = {}
+        self._undialable: set[tuple[NodeId, NodeId]] = set()
+
+    @property
+    def partition(self) -> Partition:
+        """The slices and edges."""
+        return self.record.partition
+
+    # Changing.
+
+    def assign(self, index: int, node_id: NodeId, now_ms: float) -> None:
+        """A node is asked to load a slice."""
+        self._ready.discard((index, node_id))
+        self._assigned[index, node_id] = now_ms
+
+    def loaded(self, index: int, node_id: NodeId, undialable: tuple[str, ...]) -> bool:
+        """A node says that it is loaded; False when it was not asked to."""
+        key = (index, node_id)
+        if key not in self._assigned and key not in self._ready:
+            return False
+        self._assigned.pop(key, None)
+        self._troubles.pop(key, None)
+        self._ready.add(key)
+        self._undialable = {pair for pair in self._undialable if pair[0] != node_id}
+        self._undialable |= {(node_id, NodeId(peer)) for peer in undialable}
+        return True
+
+    def failed(self, index: int, node_id: NodeId, error: DinError, now_ms: float) -> None:
+        """A node could not load it: not asked again for a while that doubles."""
+        key = (index, node_id)
+        self._assigned.pop(key, None)
+        self._ready.discard(key)
+        count = self._troubles[key].count + 1 if key in self._troubles else 1
+        pause_ms = min(RETRY_AFTER_MS * 2 ** (count - 1), RETRY_AFTER_MS_MAX)
+        self._troubles[key] = _Trouble(error, now_ms + pause_ms, count)
+
+    def forget_node(self, node_id: NodeId) -> None:
+        """A node is gone for good."""
+        for table in (self._assigned, self._troubles):
+            for key in [key for key in table if key[1] == node_id]:
+                del table[key]
+        self._ready = {key for key in self._ready if key[1] != node_id}
+        self._undialable = {pair for pair in self._undialable if node_id not in pair}
+
+    # Asking.
+
+    def has(self, index: int, node_id: NodeId) -> bool:
+        """Whether the node holds the slice or is loading it."""
+        return (index, node_id) in self._ready or (index, node_id) in self._assigned
+
+    def nodes(self) -> tuple[NodeId, ...]:
+        """Every node that holds or loads something."""
+        return tuple(sorted({node for _, node in (*self._ready, *self._assigned)}))
+
+    def indexes_on(self, node_id: NodeId) -> tuple[int, ...]:
+        """Slices that a node holds or loads."""
+        return tuple(
+            sorted(index for index, node in (*self._ready, *self._assigned) if node == node_id)
+        )
+
+    def ready_on(self, node_id: NodeId) -> tuple[int, ...]:
+        """Slices that a node has loaded."""
+        return tuple(sorted(index for index, node in self._ready if node == node_id))
+
+    def overdue(self, before_ms: float) -> tuple[tuple[int, NodeId], ...]:
+        """Loads that were asked for before then and have not been answered."""
+        return tuple(key for key, asked_ms in self._assigned.items() if asked_ms < before_ms)
+
+    def promised_mib(self, node_id: NodeId) -> int:
+        """Memory of what the node holds or loads."""
+        return sum(self._memory_mib(index) for index in self.indexes_on(node_id))
+
+    def loaded_mib(self, node_id: NodeId) -> int:
+        """Memory of what the node has loaded."""
+        return sum(self._memory_mib(index) for index in self.ready_on(node_id))
+
+    def relays(self) -> frozenset[tuple[NodeId, NodeId]]:
+        """Pairs whose first node cannot dial the second."""
+        return frozenset(self._undialable)
+
+    def known(self, is_routable: Callable[[NodeId], bool], now_ms: float) -> Known:
+        """What the planner needs. A suspect node's replicas do not count, but its return is
+        awaited before a second replica is placed elsewhere."""
+        manifest = self.record.manifest
+        existing: dict[int, tuple[NodeId, ...]] = {}
+        is_satisfied = True
+        for part in self.partition.slices:
+            holders = [node for i, node in (*self._ready, *self._assigned) if i == part.index]
+            live = tuple(sorted((n for n in holders if is_routable(n)), key=self._order(part)))
+            existing[part.index] = live
+            is_satisfied = is_satisfied and bool(live) and len(holders) >= manifest.replicas_max
+        return Known(
+            model_id=manifest.model_id,
+            version=manifest.version,
+            slices=tuple(
+                replace(part, memory_mib=self._memory_mib(part.index))
+                for part in self.partition.slices
+            ),
+            record=self.record,
+            existing=existing,
+            excluded=frozenset(
+                node
+                for (_, node), trouble in self._troubles.items()
+                if trouble.retry_at_ms > now_ms
+            ),
+            undialable=frozenset(self._undialable),
+            replicas=manifest.replicas_max,
+            is_satisfied=is_satisfied,
+        )
+
+    def replicas(self) -> tuple[Replica, ...]:
+        """All replicas as people see them."""
+        found = [Replica(slice_index=i, node_id=n, state="ready") for i, n in self._ready]
+        found += [Replica(slice_index=i, node_id=n, state="assigned") for i, n in self._assigned]
+        found += [
+            Replica(slice_index=i, node_id=n, state="failed", reason=trouble.error.message)
+            for (i, n), trouble in self._troubles.items()
+            if (i, n) not in self._assigned
+        ]
+        return tuple(sorted(found, key=lambda each: (each.slice_index, each.node_id)))
+
+    def trouble(self) -> str:
+        """The latest reason why something is not loaded, or nothing."""
+        latest = max(self._troubles.values(), key=lambda each: each.retry_at_ms, default=None)
+        return latest.error.message if latest is not None else ""
+
+    def is_only_memory(self, refusal: CannotPlace) -> bool:
+        """Whether a node with more memory would have been enough."""
+        return "memory" in refusal.message
+
+    def _memory_mib(self, index: int) -> int:
+        return self.partition.slices[index].memory_mib * self.record.manifest.workers
+
+    def _order(self, part: Slice) -> Callable[[NodeId], tuple[bool, NodeId]]:
+        return lambda node: ((part.index, node) not in self._ready, node)

@@ -1,0 +1,210 @@
+"""The gateway's end of every agent's link: who is connected, which message goes to which room.
+
+Also the relay between two nodes that cannot dial each other: a RUN frame with a `target` is passed
+on as it came, or answered with a failure that blames the target.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from din.domain.node import NodeId
+from din.errors import DinError
+from din.gateway.direct import DirectWorkers
+from din.gateway.relay import Relay
+from din.transport.link import Link
+from din.wire.messages import (
+    Accepted,
+    AnyMessage,
+    BusyNode,
+    Failed,
+    Offer,
+    Prepared,
+    PrepareFailed,
+    Result,
+    Revoke,
+    Revoked,
+    Run,
+)
+
+RELAYED_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Tensors of foreign edges that may lie in this process at once."""
+
+Report = Callable[..., None]
+
+
+class LinkEvents(Protocol):
+    """Who hears of links and of answers to PREPARE."""
+
+    def link_opened(self, node_id: NodeId, session: int) -> None:
+        """A node's link is up."""
+        ...
+
+    def link_closed(self, node_id: NodeId, session: int, reason: str, *, is_orderly: bool) -> None:
+        """A node's link is down."""
+        ...
+
+    def prepared(self, node_id: NodeId, message: Prepared) -> None:
+        """A slice is loaded."""
+        ...
+
+    def prepare_failed(self, node_id: NodeId, message: PrepareFailed) -> None:
+        """A slice could not be loaded."""
+        ...
+
+    def offered(self, node_id: NodeId, message: Offer) -> None:
+        """A worker was handed over."""
+        ...
+
+
+class NodeLinks:
+    """All open links by node. Implements transport.link.LinkHandler and relay.Sender."""
+
+    def __init__(self, report: Report) -> None:
+        self._links: dict[str, Link] = {}
+        self._report = report
+        self._relayed_bytes = 0
+        self._relay: Relay | None = None
+        self._direct: DirectWorkers | None = None
+        self._events: LinkEvents | None = None
+
+    def connect(self, relay: Relay, direct: DirectWorkers, events: LinkEvents) -> None:
+        """Who gets what arrives. Once, before the first link."""
+        self._relay, self._direct, self._events = relay, direct, events
+
+    def is_open(self, node_id: str) -> bool:
+        """Whether frames can be sent to a node."""
+        link = self._links.get(node_id)
+        return link is not None and link.is_open
+
+    def is_local(self, node_id: str) -> bool:
+        """Whether a node is on this host (its link is a Unix socket)."""
+        link = self._links.get(node_id)
+        return link is not None and link.is_local
+
+    def send(
+        self, node_id: str, message: AnyMessage, body: Sequence[memoryview | bytes] = ()
+    ) -> bool:
+        """See relay.Sender."""
+        link = self._links.get(node_id)
+        return link is not None and link.send(message, body)
+
+    # transport.link.LinkHandler.
+
+    def on_open(self, link: Link) -> None:
+        """A node dialled."""
+        self._links[link.peer_id] = link
+        self._who().link_opened(NodeId(link.peer_id), link.peer_session)
+
+    def on_closed(self, link: Link, reason: str, is_orderly: bool) -> None:  # noqa: FBT001
+        """A node's link is gone; a newer link of the same node is left alone."""
+        if self._links.get(link.peer_id) is not link:
+            return
+        del self._links[link.peer_id]
+        node_id = NodeId(link.peer_id)
+        relay, direct = self._rooms()
+        self._who().link_closed(node_id, link.peer_session, reason, is_orderly=is_orderly)
+        direct.drop_node(node_id)
+        relay.node_down(node_id, reason)
+
+    def place_body(self, link: Link, message: AnyMessage, nbytes: int) -> memoryview | None:
+        """Memory for a body, or None to throw it away."""
+        match message:
+            case Result():
+                return self._rooms()[0].place_result(message, nbytes)
+            case Run(target=target) if target:
+                if self._relayed_bytes + nbytes > RELAYED_BYTES_MAX or not self.is_open(target):
+                    return None
+                self._relayed_bytes += nbytes
+                return memoryview(bytearray(nbytes))
+            case _:
+                return None
+
+    def on_body_abandoned(self, link: Link, message: AnyMessage, view: memoryview) -> None:
+        """The link broke in mid-body."""
+        if isinstance(message, Run):
+            self._relayed_bytes -= len(view)
+
+    def on_message(
+        self, link: Link, message: AnyMessage, body: memoryview | None, fds: tuple[int, ...]
+    ) -> None:
+        """One frame from a node."""
+        node_id = NodeId(link.peer_id)
+        relay, direct = self._rooms()
+        match message:
+            case Result():
+                relay.on_result(message, body)
+            case Accepted():
+                relay.on_accepted(message)
+            case Failed():
+                relay.on_failed(message)
+            case BusyNode():
+                relay.on_busy(message)
+            case Run():
+                self._pass_on(link, message, body)
+            case Prepared():
+                self._who().prepared(node_id, message)
+            case PrepareFailed():
+                self._who().prepare_failed(node_id, message)
+            case Offer():
+                self._take_offer(node_id, message, fds)
+                return
+            case Revoke():
+                answer = Revoked(message.worker_id)
+                direct.revoke(node_id, message.worker_id, partial(self._answer, link, answer))
+            case _:
+                self._report("unexpected message", node=node_id, kind=type(message).__name__)
+        for descriptor in fds:
+            os.close(descriptor)
+
+    # Inside.
+
+    def _take_offer(self, node_id: NodeId, message: Offer, fds: tuple[int, ...]) -> None:
+        try:
+            self._rooms()[1].offered(node_id, message, fds)
+        except DinError as error:
+            self._report("offer refused", node=node_id, error=error.message)
+        else:
+            self._who().offered(node_id, message)
+
+    @staticmethod
+    def _answer(link: Link, message: AnyMessage) -> None:
+        link.send(message)
+
+    def _pass_on(self, link: Link, message: Run, body: memoryview | None) -> None:
+        target = self._links.get(message.target)
+        nbytes = 0 if body is None else len(body)
+
+        def sent(_: bool) -> None:  # noqa: FBT001
+            self._relayed_bytes -= nbytes
+
+        has_body = any(tensor.nbytes for tensor in message.tensors)
+        is_whole = body is not None or not has_body
+        if target is not None and is_whole:
+            views = [] if body is None else [body]
+            if target.send(message, views, on_sent=sent):
+                return
+        self._relayed_bytes -= nbytes
+        reason = "takes no frames" if target is not None else "has no link to the gateway"
+        failure = Failed(
+            message.request_id,
+            message.attempt,
+            message.slice_index,
+            message.target,
+            "DIN-310",
+            f"a relayed frame could not be passed on: the node {reason}",
+        )
+        self._rooms()[0].on_failed(failure)
+        self._report("relay refused", source=link.peer_id, target=message.target, reason=reason)
+
+    def _rooms(self) -> tuple[Relay, DirectWorkers]:
+        assert self._relay is not None, "connect() comes before the first link"
+        assert self._direct is not None, "connect() comes before the first link"
+        return self._relay, self._direct
+
+    def _who(self) -> LinkEvents:
+        assert self._events is not None, "connect() comes before the first link"
+        return self._events

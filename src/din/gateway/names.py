@@ -1,0 +1,36 @@
+"""Names that people choose: which are allowed, which were probably meant. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import unicodedata
+from collections.abc import Iterable
+from typing import Final
+
+from din.errors import UsageError
+
+MODEL_ID_CHARS_MAX: Final = 128
+
+
+def normal_model_id(text: str) -> str:
+    """NFC form of a model id. Raises UsageError for empty, long, '/' or control characters."""
+    name = unicodedata.normalize("NFC", text)
+    is_printable = all(character.isprintable() for character in name)
+    if not name or len(name) > MODEL_ID_CHARS_MAX or "/" in name or not is_printable:
+        raise UsageError(
+            f"model id {text[:160]!r} is not usable",
+            hint=f"1 to {MODEL_ID_CHARS_MAX} printable characters without '/'",
+        )
+    return name
+
+
+def nearest(wanted: str, known: Iterable[str]) -> str:
+    """A hint that names what was probably meant, or what there is."""
+    names = sorted(known)
+    close = difflib.get_close_matches(wanted, names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    if not names:
+        return "nothing is registered yet"
+    shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+    return f"there is {shown}"

@@ -1,0 +1,383 @@
+"""From a request to its answer: choose a route, try it, choose again without whoever failed.
+
+    wait until the model is ready (inside the deadline)
+    repeat: choose a route among ready replicas on routable nodes
+            one slice on a node whose workers were handed over: direct, through shared memory
+            else: relay, through the agents
+            failed, retryable, time left, attempts left: again without the blamed nodes
+
+The inputs stay with the request until it ends, so a retry re-runs all of it. Routes with random
+operators are not retried unless asked: a second run would be a second answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Protocol
+
+from din.domain.deployment import Route
+from din.domain.node import NodeId
+from din.domain.request import AttemptRecord, SliceTiming, Trace
+from din.domain.tensor import TensorMeta
+from din.errors import (
+    BadTensor,
+    Busy,
+    CannotPlace,
+    DeadlineExceeded,
+    DinError,
+    ExecutionFailed,
+    Unavailable,
+)
+from din.gateway.attempt import Attempt
+from din.gateway.direct import DirectWorkers, Key
+from din.gateway.failure import AttemptEnded
+from din.gateway.relay import Relay
+from din.gateway.service import InferenceAnswer, InferenceCall
+from din.gateway.serving import LiveReplica, Serving
+from din.gateway.shape import RouteShape
+from din.gateway.traces import Outcome, TraceBook
+from din.placement.router import Candidate, choose_route
+
+ATTEMPTS_MAX: Final = 16
+"""Of one request: what kills its workers must not wander through the whole fleet."""
+SLICE_FAILURES_MAX: Final = 4
+"""Attempts that may end because a slice failed while it ran."""
+TIMEOUT_MS_DEFAULT: Final = 30_000
+TIMEOUT_MS_MAX: Final = 600_000
+SILENCE_COLD_MS: Final = 10_000.0
+"""How long an attempt may be silent while nothing was measured yet."""
+SILENCE_FLOOR_MS: Final = 1_000.0
+SILENCE_FACTOR: Final = 3.0
+"""Surface 69: three times the sliding mean; a time-out feeds back as a sample (seed defect 3)."""
+BUSY_PAUSE_S: Final = 0.005
+
+
+class Meter(Protocol):
+    """What dispatch counts."""
+
+    def request_done(self, model_id: str, code: str, seconds: float) -> None:
+        """One request ended; `code` is an HTTP status as text."""
+        ...
+
+    def slice_done(self, model_id: str, slice_name: str, node: str, seconds: float) -> None:
+        """One slice ran."""
+        ...
+
+    def retried(self) -> None:
+        """One more attempt."""
+        ...
+
+    def inflight(self, count: int) -> None:
+        """Requests under way now."""
+        ...
+
+    def scheduled(self, seconds: float) -> None:
+        """One route was chosen."""
+        ...
+
+
+@dataclass(frozen=True)
+class RequestTools:
+    """What every request of a gateway shares."""
+
+    relay: Relay
+    direct: DirectWorkers
+    traces: TraceBook
+    meter: Meter
+    clock: Callable[[], float]
+    """Monotonic milliseconds with fractions."""
+    random: Random
+    next_request_id: Callable[[], int]
+    health_of: Callable[[NodeId], float | None]
+    """Health score of a routable node; None when it must not be used now."""
+    suspect: Callable[[NodeId, str], None]
+    """Tell membership that a node did not answer."""
+
+
+class Request:
+    """One request on its way. Lives as long as `run`."""
+
+    def __init__(
+        self, tools: RequestTools, serving: Serving, call: InferenceCall, started_ms: float
+    ) -> None:
+        self._tools = tools
+        self._serving = serving
+        self._call = call
+        self._shape: RouteShape = serving.shape(is_adapted=call.is_adapted)
+        self._started_ms = started_ms
+        timeout_ms = call.timeout_ms if call.timeout_ms is not None else TIMEOUT_MS_DEFAULT
+        self._deadline_ms = started_ms + min(max(timeout_ms, 1), TIMEOUT_MS_MAX)
+        self._request_id = tools.next_request_id()
+        self._public_id = call.request_id or f"req-{tools.random.getrandbits(32):08x}"
+        self._records: list[AttemptRecord] = []
+        self._avoided: set[str] = set()
+        self._slice_failures = 0
+
+    async def run(self) -> InferenceAnswer:
+        """Attempts until one completes. Raises DinError."""
+        self._check_outputs()
+        status = "failed"
+        try:
+            while True:
+                replicas = await self._choose()
+                started_ms = self._tools.clock()
+                try:
+                    answer = await self._attempt(replicas)
+                except AttemptEnded as ended:
+                    self._record(replicas, ended.error.message, started_ms)
+                    await self._after_failure(replicas, ended)
+                else:
+                    status = "completed"
+                    return answer
+        except asyncio.CancelledError:
+            status = "cancelled"
+            raise
+        finally:
+            if status != "completed":
+                self._keep_trace(status, {}, "none")
+
+    def remaining_ms(self) -> int:
+        """Whole milliseconds left until the deadline."""
+        return int(self._deadline_ms - self._tools.clock())
+
+    def _check_outputs(self) -> None:
+        unknown = [name for name in self._call.outputs if name not in self._shape.outputs]
+        if unknown:
+            raise BadTensor(
+                f"model {self._call.model_id!r} has no output {unknown[0]!r}",
+                hint=f"its outputs are {', '.join(self._shape.outputs)}",
+            )
+
+    # Choosing.
+
+    async def _choose(self) -> dict[int, LiveReplica]:
+        while True:
+            started = self._tools.clock()
+            replicas = self._choose_now(self._avoided) or self._choose_now(set())
+            if replicas is not None:
+                self._tools.meter.scheduled((self._tools.clock() - started) / 1000)
+                return replicas
+            left_ms = self.remaining_ms()
+            if left_ms <= 0:
+                raise self._never_ready()
+            await self._serving.wait_for_change(left_ms / 1000)
+            self._avoided.clear()
+
+    def _choose_now(self, avoided: set[str]) -> dict[int, LiveReplica] | None:
+        offered: list[list[Candidate]] = []
+        for index in self._shape.slices:
+            offered.append(
+                [
+                    Candidate(node_id, replica.inflight, replica.mean_ms, health, replica.is_local)
+                    for node_id, replica in self._serving.replicas(index).items()
+                    if node_id not in avoided
+                    and (health := self._tools.health_of(node_id)) is not None
+                ]
+            )
+            if not offered[-1]:
+                return None
+        try:
+            nodes = choose_route(offered, self._tools.random)
+        except CannotPlace:
+            return None
+        return {
+            index: self._serving.replicas(index)[node_id]
+            for index, node_id in zip(self._shape.slices, nodes, strict=True)
+        }
+
+    def _never_ready(self) -> DinError:
+        deployment = self._serving.deployment
+        if self._records:
+            last = self._records[-1]
+            return DeadlineExceeded(
+                f"no answer within {self._call.timeout_ms or TIMEOUT_MS_DEFAULT} ms after "
+                f"{len(self._records)} attempts; the last: {last.outcome}",
+                hint="see `din node list` for the nodes and `din model inspect` for the replicas",
+            )
+        missing = [
+            deployment.partition.slices[index].name
+            for index in self._shape.slices
+            if not self._serving.replicas(index)
+        ]
+        return Unavailable(
+            f"model {self._call.model_id!r} is {deployment.state}, not ready: no ready replica of "
+            f"slice {', '.join(missing) or '(all suspect)'}"
+            + (f" ({deployment.reason})" if deployment.reason else ""),
+            hint=f"see `din model inspect {self._call.model_id}`",
+        )
+
+    # Trying.
+
+    async def _attempt(self, replicas: dict[int, LiveReplica]) -> InferenceAnswer:
+        for replica in replicas.values():
+            replica.inflight += 1
+        try:
+            if self._shape.single_slice is not None:
+                index = self._shape.single_slice
+                node_id = replicas[index].node_id
+                key = (self._serving.deployment.epoch, index, node_id)
+                if self._tools.direct.has(key):
+                    return await self._direct(key, replicas[index])
+            return await self._relayed(replicas)
+        finally:
+            for replica in replicas.values():
+                replica.inflight -= 1
+
+    async def _direct(self, key: Key, replica: LiveReplica) -> InferenceAnswer:
+        call = self._call
+        started_ms = self._tools.clock()
+        try:
+            async with asyncio.timeout(max(self.remaining_ms(), 0) / 1000):
+                result = await self._tools.direct.run(
+                    key, call.metas, call.chunks, call.outputs, self.remaining_ms
+                )
+        except TimeoutError:
+            node = replica.node_id
+            raise AttemptEnded(
+                DeadlineExceeded(f"the deadline passed while node {node} computed or queued it"),
+                is_retryable=False,
+            ) from None
+        elapsed_us = int((self._tools.clock() - started_ms) * 1000)
+        timing = SliceTiming(
+            replica.slice_index,
+            replica.node_id,
+            0,
+            max(elapsed_us - result.compute_us, 0),
+            result.compute_us,
+            0,
+            result.accelerator_percent,
+        )
+        self._observe({replica.slice_index: replica}, {replica.slice_index: timing})
+        return self._answer(
+            result.metas, result.views, result.release, {replica.slice_index: timing}, "direct"
+        )
+
+    async def _relayed(self, replicas: dict[int, LiveReplica]) -> InferenceAnswer:
+        nodes = [NodeId("")] * self._shape.slice_count
+        for index, replica in replicas.items():
+            nodes[index] = replica.node_id
+        route = Route(self._serving.deployment.epoch, self._shape.is_adapted, tuple(nodes))
+        attempt = Attempt(
+            self._request_id,
+            len(self._records) + 1,
+            route,
+            self._shape,
+            self._call.outputs,
+            self._tools.clock(),
+        )
+        silence_ms = min(self._silence_ms(replicas.values()), float(self.remaining_ms()))
+        await self._tools.relay.run(
+            attempt, self._call.metas, self._call.chunks, self.remaining_ms, silence_ms
+        )
+        outputs = attempt.outputs()
+        self._observe(replicas, attempt.timings)
+        return self._answer(
+            tuple(meta for meta, _ in outputs),
+            [view for _, view in outputs],
+            _nothing,
+            attempt.timings,
+            "relay",
+        )
+
+    def _silence_ms(self, replicas: Iterable[LiveReplica]) -> float:
+        """3X of what the slices are expected to take together, each behind its queue."""
+        total = 0.0
+        for replica in replicas:
+            if replica.mean_ms is None:
+                return max(SILENCE_COLD_MS, SILENCE_FLOOR_MS)
+            total += replica.mean_ms * (replica.inflight + 1)
+        return max(SILENCE_FACTOR * total, SILENCE_FLOOR_MS)
+
+    # After an attempt.
+
+    def _observe(self, replicas: dict[int, LiveReplica], timings: dict[int, SliceTiming]) -> None:
+        slices = self._serving.deployment.partition.slices
+        for index, timing in timings.items():
+            replica = replicas.get(index)
+            if replica is None:
+                continue
+            replica.observe((timing.queue_us + timing.compute_us) / 1000)
+            self._tools.meter.slice_done(
+                self._call.model_id,
+                slices[index].name,
+                timing.node_id,
+                timing.compute_us / 1_000_000,
+            )
+
+    def _record(self, replicas: dict[int, LiveReplica], outcome: str, started_ms: float) -> None:
+        self._records.append(
+            AttemptRecord(
+                attempt=len(self._records) + 1,
+                nodes=tuple(dict.fromkeys(each.node_id for each in replicas.values())),
+                outcome=outcome,
+                duration_ms=round(self._tools.clock() - started_ms, 3),
+            )
+        )
+
+    async def _after_failure(self, replicas: dict[int, LiveReplica], ended: AttemptEnded) -> None:
+        """Return when another attempt may start. Raises the error when none may."""
+        for replica in replicas.values():
+            if replica.node_id in ended.blamed and not ended.is_busy:
+                replica.observe((replica.mean_ms or SILENCE_COLD_MS / SILENCE_FACTOR) * 3)
+        if ended.is_node_suspect:
+            for node_id in ended.blamed:
+                self._tools.suspect(NodeId(node_id), ended.error.message)
+        is_random = self._shape.is_random and not self._call.is_retry_of_random_allowed
+        if not ended.is_retryable or (is_random and not ended.is_busy):
+            raise ended.error
+        self._slice_failures += (
+            isinstance(ended.error, ExecutionFailed) and not ended.is_node_suspect
+        )
+        is_out_of_attempts = (
+            len(self._records) >= ATTEMPTS_MAX or self._slice_failures >= SLICE_FAILURES_MAX
+        )
+        if self.remaining_ms() <= 0 or (is_out_of_attempts and not ended.is_busy):
+            raise ended.error
+        self._avoided.update(ended.blamed)
+        self._tools.meter.retried()
+        if ended.is_busy:
+            pause_s = min(BUSY_PAUSE_S * (1 + len(self._records)), self.remaining_ms() / 1000)
+            await asyncio.sleep(pause_s * (0.5 + self._tools.random.random()))
+            if isinstance(ended.error, Busy) and self.remaining_ms() <= 0:
+                raise ended.error
+
+    def _answer(
+        self,
+        metas: tuple[TensorMeta, ...],
+        views: list[memoryview],
+        release: Callable[[], None],
+        timings: dict[int, SliceTiming],
+        path: str,
+    ) -> InferenceAnswer:
+        manifest = self._serving.deployment.manifest
+        trace = self._keep_trace("completed", timings, path)
+        return InferenceAnswer(
+            request_id=self._public_id,
+            model_id=manifest.model_id,
+            version=manifest.version,
+            metas=metas,
+            views=views,
+            trace=trace,
+            release=release,
+        )
+
+    def _keep_trace(self, status: str, timings: dict[int, SliceTiming], path: str) -> Trace:
+        return self._tools.traces.keep(
+            Outcome(
+                request_id=self._public_id,
+                serving=self._serving,
+                shape=self._shape,
+                status=status,
+                duration_ms=self._tools.clock() - self._started_ms,
+                timings=timings,
+                records=tuple(self._records),
+                path=path,
+            )
+        )
+
+
+def _nothing() -> None:
+    """Relayed outputs are ordinary memory."""

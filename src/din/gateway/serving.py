@@ -1,0 +1,82 @@
+"""A deployment as dispatch sees it: which replicas are ready on routable nodes right now.
+
+The deployer changes it, dispatch reads it, both on one event loop. Knows no link and no clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from din.domain.deployment import Deployment
+from din.domain.node import NodeId
+from din.gateway.shape import RouteShape
+
+
+class LiveReplica:
+    """Counters of one ready slice on one node."""
+
+    __slots__ = ("inflight", "is_local", "mean_ms", "node_id", "slice_index")
+
+    def __init__(self, slice_index: int, node_id: NodeId, *, is_local: bool) -> None:
+        self.slice_index = slice_index
+        self.node_id = node_id
+        self.is_local = is_local
+        self.inflight = 0
+        self.mean_ms: float | None = None
+        """Sliding mean of queue + compute; a failure counts as one time-out. None = not yet run."""
+
+    def observe(self, elapsed_ms: float) -> None:
+        """Take one more measured time (weight 1/8, as TCP smooths its round trips: RFC 6298)."""
+        mean = self.mean_ms
+        self.mean_ms = elapsed_ms if mean is None else mean + (elapsed_ms - mean) / 8
+
+
+class Serving:
+    """One deployment with its live replicas and those who wait for it."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+        partition = deployment.partition
+        self.raw = RouteShape(partition, is_adapted=False)
+        self.adapted = RouteShape(partition, is_adapted=True) if partition.adapted_edges else None
+        self._live: list[dict[NodeId, LiveReplica]] = [{} for _ in partition.slices]
+        self._changed = asyncio.Event()
+
+    def shape(self, *, is_adapted: bool) -> RouteShape:
+        """The shape asked for; a model without adapters has the raw one only."""
+        return self.adapted if is_adapted and self.adapted is not None else self.raw
+
+    def replicas(self, slice_index: int) -> dict[NodeId, LiveReplica]:
+        """Ready replicas of one slice by node."""
+        return self._live[slice_index]
+
+    def add(self, slice_index: int, node_id: NodeId, *, is_local: bool) -> None:
+        """A replica became ready."""
+        if node_id not in self._live[slice_index]:
+            self._live[slice_index][node_id] = LiveReplica(slice_index, node_id, is_local=is_local)
+        self.notify()
+
+    def drop(self, slice_index: int, node_id: NodeId) -> None:
+        """A replica is not ready any more."""
+        self._live[slice_index].pop(node_id, None)
+
+    def drop_node(self, node_id: NodeId) -> None:
+        """No replica on this node is ready any more."""
+        for replicas in self._live:
+            replicas.pop(node_id, None)
+
+    def is_ready(self, shape: RouteShape) -> bool:
+        """Whether every slice of a shape has a ready replica."""
+        return all(self._live[index] for index in shape.slices)
+
+    def notify(self) -> None:
+        """Wake those who wait: something about readiness changed."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def wait_for_change(self, seconds_max: float) -> None:
+        """Return at the next change or when the time is up."""
+        try:
+            await asyncio.wait_for(self._changed.wait(), seconds_max)
+        except TimeoutError:
+            return
