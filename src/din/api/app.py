@@ -1,0 +1,142 @@
+"""The control API, metrics and metadata: everything on the port but inference and heartbeats."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from difflib import get_close_matches
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Match, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from din import __version__
+from din.api.artifacts import ArtifactRoutes
+from din.api.asgi import ErrorsAndIds
+from din.api.control import ControlRoutes
+from din.api.limits import FrontLimits
+from din.api.metadata import MetadataRoutes
+from din.api.problem import Refused
+from din.errors import Internal, NotFound, UsageError
+from din.gateway.service import ControlService, InferenceService
+
+Handler = Callable[[Request], Awaitable[Response]]
+Entry = tuple[str, str, Handler, str]
+
+_POSTS: Final = (
+    ("/infer", "one inference: JSON with base64, or a raw body with ?model=; ?dry-run=true"),
+    ("/v2/models/{model}/infer", "Open Inference Protocol v2, with binary tensors"),
+    ("/api/v1/heartbeat", "a node's heartbeat"),
+)
+_FRONT_PATHS: Final = (
+    "/infer",
+    "/v2/models/{model}/infer",
+    "/v2/models/{model}/versions/{version}/infer",
+    "/api/v1/heartbeat",
+)
+
+
+def _entries(
+    control: ControlService, inference: InferenceService, limits: FrontLimits
+) -> list[Entry]:
+    ours = ControlRoutes(control, inference, limits)
+    files = ArtifactRoutes(control)
+    about = MetadataRoutes(inference)
+    return [
+        ("GET", "/metrics", ours.metrics, "Prometheus text"),
+        ("GET", "/v2", about.server, "what the server is"),
+        ("GET", "/v2/health/live", about.live, "is it alive"),
+        ("GET", "/v2/health/ready", about.ready, "is every model ready"),
+        ("GET", "/v2/models/{model}", about.model, "signature of a model"),
+        ("GET", "/v2/models/{model}/ready", about.model_ready, "is the model ready"),
+        ("GET", "/v2/models/{model}/versions/{version}", about.model, "of one version"),
+        ("GET", "/v2/models/{model}/versions/{version}/ready", about.model_ready, "one version"),
+        ("GET", "/api/v1/gateway", ours.gateway, "who this gateway is"),
+        ("GET", "/api/v1/nodes", ours.nodes, "all nodes"),
+        ("POST", "/api/v1/nodes", ours.register, "a node registers (TLV)"),
+        ("GET", "/api/v1/nodes/{node}", ours.node, "one node, by name or id"),
+        ("DELETE", "/api/v1/nodes/{node}", ours.deregister, "a node leaves; ?session=N"),
+        ("POST", "/api/v1/nodes/{node}/drain", ours.drain, "move its slices away"),
+        ("GET", "/api/v1/models", ours.models, "all models"),
+        ("POST", "/api/v1/models", ours.register_model, "register a model (JSON)"),
+        ("GET", "/api/v1/models/{model}", ours.model, "one model; ?version=N"),
+        ("DELETE", "/api/v1/models/{model}", ours.remove_model, "unload and forget it"),
+        ("GET", "/api/v1/plan", ours.plan, "where it would run; ?model=ID"),
+        ("GET", "/api/v1/traces", ours.traces, "newest first; ?limit=N"),
+        ("GET", "/api/v1/traces/{request_id}", ours.trace, "one request"),
+        ("GET", "/api/v1/artifacts/{sha256}", files.read, "bytes by hash, with ranges"),
+        ("PUT", "/api/v1/artifacts/{sha256}", files.write, "store bytes under their hash"),
+        ("GET", "/api/v1/events", ours.events, "server-sent events"),
+    ]
+
+
+def build_app(
+    control: ControlService, inference: InferenceService, limits: FrontLimits | None = None
+) -> ASGIApp:
+    """The ASGI application; it has no lifespan and starts nothing."""
+    entries = _entries(control, inference, limits or FrontLimits())
+    page = _page(entries)
+
+    async def index(_request: Request) -> Response:
+        return PlainTextResponse(page)
+
+    routes = [Route("/", index, methods=["GET"])]
+    routes += [Route(path, handler, methods=[method]) for method, path, handler, _ in entries]
+    routes += [Route(path, _front_only, methods=["POST"]) for path in _FRONT_PATHS]
+    return ErrorsAndIds(Routes(routes))
+
+
+async def _front_only(request: Request) -> Response:
+    raise Internal(
+        f"POST {request.url.path} is served by the front, which is not in the way here",
+        hint="run the application with din.api.serve",
+    )
+
+
+class Routes:
+    """Routes by the path as it was sent, so that an encoded slash stays inside its segment; path
+    parameters stay percent-encoded and handlers decode them."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._routes = routes
+        self._paths = sorted({route.path for route in routes})
+        self._router = Router(routes, redirect_slashes=False, default=self._absent)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI. Raises DinError or Refused."""
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        scope = {**scope, "path": raw.decode("latin-1")}
+        methods = self._methods(scope)
+        if methods and scope["method"] not in methods:
+            raise Refused(405, _wrong_method(scope, methods))
+        await self._router(scope, receive, send)
+
+    def _methods(self, scope: Scope) -> set[str]:
+        """Methods that the path knows; empty when nothing is there."""
+        found: set[str] = set()
+        for route in self._routes:
+            match, _ = route.matches(scope)
+            if match is not Match.NONE:
+                found |= route.methods or set()
+        return found
+
+    async def _absent(self, scope: Scope, _receive: Receive, _send: Send) -> None:
+        close = get_close_matches(scope["path"], self._paths, n=3, cutoff=0.5)
+        hint = f"nearest: {', '.join(close)}" if close else "GET / lists what is here"
+        raise NotFound(f"nothing at {scope['path']!r:.200}", hint=hint)
+
+
+def _wrong_method(scope: Scope, methods: set[str]) -> UsageError:
+    listing = ", ".join(sorted(methods))
+    return UsageError(
+        f"{scope['method']} is not possible at {scope['path']!r:.200}",
+        hint=f"methods here: {listing}",
+    )
+
+
+def _page(entries: Sequence[Entry]) -> str:
+    lines = [(path, method, note) for method, path, _, note in entries]
+    lines += [(path, "POST", note) for path, note in _POSTS]
+    body = "\n".join(f"  {method:6} {path:45} {note}" for path, method, note in sorted(lines))
+    return f"DIN {__version__} gateway\n\n{body}\n"

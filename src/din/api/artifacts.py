@@ -1,0 +1,99 @@
+"""Artifacts over HTTP: HEAD and GET with ranges, PUT as a stream, all by SHA256."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator
+from typing import BinaryIO, Final
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from din.api.asgi import body_stream, json_response
+from din.errors import NotFound, UsageError
+from din.gateway.service import ControlService
+
+PIECE_BYTES: Final = 256 * 1024
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+
+
+class ArtifactRoutes:
+    """Handlers of /api/v1/artifacts/{sha256}."""
+
+    def __init__(self, control: ControlService) -> None:
+        self._control = control
+
+    async def read(self, request: Request) -> Response:
+        """HEAD and GET; one range at most, resumable by ETag and If-Range."""
+        sha256 = _sha256_of(request)
+        size = self._control.has_artifact(sha256)
+        if size is None:
+            raise NotFound(f"no artifact {sha256}", hint="upload it with PUT to this path")
+        headers = {"etag": f'"{sha256}"', "accept-ranges": "bytes", "content-length": str(size)}
+        if request.headers.get("if-none-match") == headers["etag"]:
+            return Response(status_code=304, headers={"etag": headers["etag"]})
+        is_part = _RANGE.fullmatch(request.headers.get("range", "")) is not None
+        is_part = is_part and request.headers.get("if-range", headers["etag"]) == headers["etag"]
+        # Several ranges and other units are answered with the whole, as HTTP allows.
+        span = _span(request.headers["range"], size) if is_part else (0, size)
+        if span is None:
+            return Response(status_code=416, headers={"content-range": f"bytes */{size}"})
+        start, end = span
+        status = 206 if is_part else 200
+        if is_part:
+            headers["content-range"] = f"bytes {start}-{end - 1}/{size}"
+        headers["content-length"] = str(end - start)
+        if request.method == "HEAD":
+            return Response(status_code=status, headers=headers)
+        file = await asyncio.to_thread(open, self._control.artifact_path(sha256), "rb")
+        return StreamingResponse(
+            _pieces(file, start, end - start),
+            status_code=status,
+            headers=headers,
+            media_type="application/octet-stream",
+        )
+
+    async def write(self, request: Request) -> Response:
+        """PUT; needs Content-Length. Storing the same bytes twice is harmless."""
+        sha256 = _sha256_of(request)
+        declared = request.headers.get("content-length")
+        if declared is None:
+            raise UsageError("the upload has no Content-Length", hint="send the file's size")
+        await self._control.put_artifact(sha256, body_stream(request), int(declared))
+        return json_response({"sha256": sha256, "nbytes": int(declared)}, 201)
+
+
+def _sha256_of(request: Request) -> str:
+    text = request.path_params["sha256"]
+    if not _SHA256.fullmatch(text):
+        raise UsageError(f"{text!r:.80} is no SHA256", hint="64 lowercase hex digits")
+    return text
+
+
+def _span(text: str, size: int) -> tuple[int, int] | None:
+    """First byte and end of the part asked for; None when it cannot be satisfied."""
+    found = _RANGE.fullmatch(text)
+    first, last = found.groups() if found else ("", "")
+    if first:
+        start, end = int(first), min(size, int(last) + 1) if last else size
+    else:
+        start, end = max(0, size - int(last or "0")), size
+    return (start, end) if start < end else None
+
+
+async def _pieces(file: BinaryIO, start: int, nbytes: int) -> AsyncIterator[bytes]:
+    try:
+        while nbytes:
+            piece = await asyncio.to_thread(
+                os.pread, file.fileno(), min(PIECE_BYTES, nbytes), start
+            )
+            if not piece:
+                return
+            start += len(piece)
+            nbytes -= len(piece)
+            yield piece
+    finally:
+        file.close()

@@ -1,0 +1,167 @@
+"""Handlers of /api/v1 and /metrics: they translate, the gateway decides."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+from urllib.parse import unquote
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from din.api.asgi import json_response, number_of, only_query, read_body
+from din.api.decoding import decode_json
+from din.api.limits import FrontLimits
+from din.api.post import REQUEST_ID_MAX
+from din.api.signature import model_id_of, plain_text
+from din.domain.views import PlanView, RegisterModel, TraceList
+from din.errors import Busy, UsageError
+from din.gateway.service import ControlService, InferenceService
+
+REGISTRATION_TYPE: Final = "application/x-din-tlv"
+REGISTRATION_BYTES_MAX: Final = 4096
+"""Far above the wire's own limit, whose error says more than this one."""
+TRACES_MAX: Final = 1000
+TRACES_DEFAULT: Final = 20
+WATCHERS_MAX: Final = 64
+NODE_NAME_MAX: Final = 128
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_ORDER: Final = msgspec.json.Decoder(RegisterModel)
+
+
+class ControlRoutes:
+    """One method per route."""
+
+    def __init__(
+        self, control: ControlService, inference: InferenceService, limits: FrontLimits
+    ) -> None:
+        self._control = control
+        self._inference = inference
+        self._limits = limits
+        self._watchers = 0
+
+    async def metrics(self, _request: Request) -> Response:
+        """GET /metrics."""
+        return Response(self._control.metrics_text(), headers={"content-type": METRICS_TYPE})
+
+    async def gateway(self, _request: Request) -> Response:
+        """GET /api/v1/gateway."""
+        return json_response(self._control.gateway_view())
+
+    async def nodes(self, request: Request) -> Response:
+        """GET /api/v1/nodes."""
+        only_query(request)
+        return json_response(self._control.list_nodes())
+
+    async def node(self, request: Request) -> Response:
+        """GET /api/v1/nodes/{node}."""
+        return json_response(self._control.inspect_node(_node_of(request)))
+
+    async def register(self, request: Request) -> Response:
+        """POST /api/v1/nodes: TLV in, TLV out."""
+        given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if given != REGISTRATION_TYPE:
+            raise UsageError(
+                f"the registration has Content-Type {given!r:.80}",
+                hint=f"registrations are {REGISTRATION_TYPE}",
+            )
+        body = await read_body(request, REGISTRATION_BYTES_MAX, "the registration")
+        peer_host = request.client.host if request.client is not None else ""
+        answer = self._control.register_node(body, peer_host)
+        return Response(answer, media_type=REGISTRATION_TYPE)
+
+    async def deregister(self, request: Request) -> Response:
+        """DELETE /api/v1/nodes/{node}?session=N."""
+        only_query(request, "session")
+        if "session" not in request.query_params:
+            raise UsageError(
+                "the query names no session", hint="add ?session=N with the node's own session"
+            )
+        session = number_of(request.query_params["session"], "session", 0, 2**32 - 1, 0)
+        self._control.deregister_node(_node_of(request), session)
+        return Response(status_code=204)
+
+    async def drain(self, request: Request) -> Response:
+        """POST /api/v1/nodes/{node}/drain."""
+        await read_body(request, self._limits.control_body_bytes_max, "the request")
+        return json_response(await self._control.drain_node(_node_of(request)))
+
+    async def models(self, request: Request) -> Response:
+        """GET /api/v1/models."""
+        only_query(request)
+        return json_response(self._control.list_models())
+
+    async def model(self, request: Request) -> Response:
+        """GET /api/v1/models/{model}."""
+        only_query(request, "version")
+        model_id = model_id_of(request.path_params["model"])
+        version = request.query_params.get("version")
+        return json_response(self._control.inspect_model(model_id, version))
+
+    async def register_model(self, request: Request) -> Response:
+        """POST /api/v1/models: answers 202, the deployment goes on."""
+        limit = self._limits.control_body_bytes_max
+        body = await read_body(request, limit, "the model registration")
+        order = decode_json(_ORDER, body, "the model registration")
+        view = await self._control.register_model(order)
+        return json_response(view, 202)
+
+    async def remove_model(self, request: Request) -> Response:
+        """DELETE /api/v1/models/{model}."""
+        model_id = model_id_of(request.path_params["model"])
+        return json_response(await self._control.remove_model(model_id))
+
+    async def plan(self, request: Request) -> Response:
+        """GET /api/v1/plan?model=ID."""
+        only_query(request, "model", "version")
+        named = request.query_params.get("model")
+        if named is None:
+            raise UsageError("the query names no model", hint="add ?model=ID")
+        model_id = plain_text(named, "model id", 128)
+        version = request.query_params.get("version")
+        is_adapted = bool(self._inference.manifest(model_id, version).adapted_inputs)
+        plan = self._inference.plan(model_id, version, is_adapted=is_adapted)
+        return json_response(PlanView(plan=plan))
+
+    async def traces(self, request: Request) -> Response:
+        """GET /api/v1/traces?limit=N."""
+        only_query(request, "limit")
+        asked = request.query_params.get("limit")
+        limit = number_of(asked, "limit", 1, TRACES_MAX, TRACES_DEFAULT)
+        return json_response(TraceList(items=self._control.list_traces(limit)))
+
+    async def trace(self, request: Request) -> Response:
+        """GET /api/v1/traces/{request_id}."""
+        request_id = unquote(request.path_params["request_id"])
+        return json_response(
+            self._control.trace(plain_text(request_id, "request id", REQUEST_ID_MAX))
+        )
+
+    async def events(self, request: Request) -> Response:
+        """GET /api/v1/events: until the client goes. Raises Busy."""
+        only_query(request)
+        if self._watchers >= WATCHERS_MAX:
+            raise Busy(f"all {WATCHERS_MAX} watchers are taken", hint="close one and try again")
+        return StreamingResponse(
+            self._events(),
+            media_type="text/event-stream",
+            headers={"cache-control": "no-store"},
+        )
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        self._watchers += 1
+        source = self._control.watch()
+        try:
+            async for name, data in source:
+                yield b"event: %s\ndata: %s\n\n" % (name.encode(), data)
+        finally:
+            self._watchers -= 1
+            close = getattr(source, "aclose", None)
+            if close is not None:
+                await close()
+
+
+def _node_of(request: Request) -> str:
+    return plain_text(unquote(request.path_params["node"]), "node name", NODE_NAME_MAX)

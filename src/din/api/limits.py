@@ -1,0 +1,32 @@
+"""Every limit of the HTTP front in one place."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class FrontLimits(Struct, frozen=True, kw_only=True):
+    """Bounds that hold for each connection and for the front as a whole."""
+
+    body_bytes_max: int = 64 * 1024 * 1024
+    """Of one inference post."""
+    buffered_bytes_max: int = 512 * 1024 * 1024
+    """Of all inference posts that lie in memory at once."""
+    control_body_bytes_max: int = 4 * 1024 * 1024
+    """Of one post to the control API; artifacts have their own quota."""
+    heartbeat_bytes_max: int = 4096
+    head_bytes_max: int = 32 * 1024
+    """Request line and header fields."""
+    pipelined_max: int = 64
+    """Requests of one connection that wait for their turn."""
+    connections_max: int = 4096
+    head_timeout_s: float = 10.0
+    """From the first moment to the end of the head."""
+    body_idle_timeout_s: float = 30.0
+    """Between two pieces of a body."""
+    body_timeout_s: float = 600.0
+    keep_alive_timeout_s: float = 75.0
+    write_timeout_s: float = 60.0
+    """Without any progress of a reader that owes us room."""
+    linger_s: float = 2.0
+    """How long a refused connection is drained, so that the refusal arrives."""

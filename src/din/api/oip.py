@@ -1,0 +1,247 @@
+"""POST /v2/models/{m}/infer: the Open Inference Protocol, with its binary tensor extension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from din.api.decoding import decode_json
+from din.api.post import OCTETS, Post, Reply
+from din.api.signature import check_dtype, check_inputs, check_outputs, check_shape, timeout_of
+from din.api.values import RAW_ONLY, decode_values, encode_values
+from din.domain.model import ModelManifest
+from din.domain.tensor import BYTES, TensorMeta, nbytes_of
+from din.errors import BadTensor, UsageError
+from din.gateway.service import Buffer, InferenceAnswer, InferenceCall
+
+TENSORS_MAX: Final = 256
+"""Inputs or outputs that one request may name."""
+
+
+class OipTensor(Struct):
+    """One input of a request."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: dict[str, Any] = {}
+    data: Any = UNSET
+
+
+class OipWanted(Struct):
+    """One output that a request asks for."""
+
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class OipRequest(Struct):
+    """The JSON part of a request."""
+
+    inputs: list[OipTensor]
+    id: str | None = None
+    parameters: dict[str, Any] = {}
+    outputs: list[OipWanted] | None = None
+
+
+_DECODER: Final = msgspec.json.Decoder(OipRequest)
+
+
+class ParsedOip(Struct):
+    """A request with its bytes in place, not yet held against a signature."""
+
+    request: OipRequest
+    metas: tuple[TensorMeta, ...]
+    chunks: list[list[Buffer]]
+
+
+def parse_oip(post: Post) -> ParsedOip:
+    """JSON and binary tensors of one post. Raises UsageError or BadTensor."""
+    header = post.headers.get(b"inference-header-content-length")
+    if header is None:
+        request = decode_json(_DECODER, _joined(post.chunks), "the inference request")
+        cursor = ChunkCursor([])
+    else:
+        size = _header_size(header, post.nbytes)
+        cursor = ChunkCursor(post.chunks)
+        head = b"".join(cursor.take(size))
+        request = decode_json(_DECODER, head, "the inference request")
+    metas, chunks = parse_tensors(request.inputs, cursor)
+    if cursor.bytes_left:
+        raise BadTensor(
+            f"{cursor.bytes_left} bytes follow the last binary tensor",
+            hint="binary_data_size of each input must add up to the bytes after the JSON part",
+        )
+    return ParsedOip(request, metas, chunks)
+
+
+def _joined(chunks: Sequence[bytes]) -> bytes:
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _header_size(raw: bytes, nbytes: int) -> int:
+    text = raw.decode("latin-1").strip()
+    size = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
+    if not 0 < size <= nbytes:
+        raise UsageError(
+            f"Inference-Header-Content-Length is {text!r:.40}, but the body has {nbytes} bytes",
+            hint="it is the length of the JSON part in bytes; binary tensors follow it",
+        )
+    return size
+
+
+class ChunkCursor:
+    """Cuts tensors out of a body that lies in pieces, without joining them."""
+
+    def __init__(self, chunks: Sequence[bytes]) -> None:
+        self._chunks = chunks
+        self._index = 0
+        self._offset = 0
+        self.bytes_left = sum(map(len, chunks))
+
+    def take(self, nbytes: int) -> list[Buffer]:
+        """The next bytes as views; the caller checks `bytes_left` first."""
+        self.bytes_left -= nbytes
+        taken: list[Buffer] = []
+        while nbytes:
+            chunk = self._chunks[self._index]
+            end = min(len(chunk), self._offset + nbytes)
+            if end > self._offset:
+                taken.append(memoryview(chunk)[self._offset : end])
+            nbytes -= end - self._offset
+            self._offset = end
+            if end == len(chunk):
+                self._index += 1
+                self._offset = 0
+        return taken
+
+
+def parse_tensors(
+    inputs: Sequence[OipTensor], cursor: ChunkCursor
+) -> tuple[tuple[TensorMeta, ...], list[list[Buffer]]]:
+    """Metas and bytes of the inputs, in their order. Raises BadTensor."""
+    if len(inputs) > TENSORS_MAX:
+        raise BadTensor(f"{len(inputs)} inputs; the limit is {TENSORS_MAX}")
+    metas: list[TensorMeta] = []
+    chunks: list[list[Buffer]] = []
+    for each in inputs:
+        check_dtype(each.name, each.datatype)
+        shape = check_shape(each.name, each.shape)
+        pieces = _pieces(each, shape, cursor)
+        metas.append(TensorMeta(each.name, each.datatype, shape, sum(map(len, pieces))))
+        chunks.append(pieces)
+    return tuple(metas), chunks
+
+
+def _pieces(each: OipTensor, shape: tuple[int, ...], cursor: ChunkCursor) -> list[Buffer]:
+    size = each.parameters.get("binary_data_size")
+    if size is None:
+        if isinstance(each.data, UnsetType):
+            raise BadTensor(
+                f"input {each.name!r} has neither `data` nor binary_data_size",
+                hint="send values in `data`, or raw bytes after the JSON part",
+            )
+        encoded = encode_values(each.name, each.datatype, shape, each.data)
+        return [encoded] if encoded else []
+    if not isinstance(each.data, UnsetType):
+        raise BadTensor(f"input {each.name!r} has both `data` and binary_data_size")
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        raise BadTensor(f"input {each.name!r}: binary_data_size is {size!r:.40}")
+    if each.datatype != BYTES and size != nbytes_of(each.datatype, shape):
+        raise BadTensor(
+            f"input {each.name!r} of shape {list(shape)} {each.datatype} needs "
+            f"{nbytes_of(each.datatype, shape)} bytes, got {size}",
+            hint="send row-major little-endian data without padding",
+        )
+    if size > cursor.bytes_left:
+        raise BadTensor(
+            f"input {each.name!r} has binary_data_size {size}, "
+            f"but {cursor.bytes_left} bytes follow",
+            hint="set Inference-Header-Content-Length and send the bytes after the JSON part",
+        )
+    return cursor.take(size)
+
+
+def oip_call(
+    parsed: ParsedOip, manifest: ModelManifest, version: str | None, request_id: str
+) -> InferenceCall:
+    """The call, held against the model's signature. Raises BadTensor or UsageError."""
+    request = parsed.request
+    wanted = tuple(each.name for each in request.outputs or ())
+    check_inputs(manifest, parsed.metas, parsed.chunks, is_adapted=False)
+    check_outputs(manifest, wanted, is_adapted=False)
+    _check_forms(request, manifest)
+    parameters = request.parameters
+    return InferenceCall(
+        model_id=manifest.model_id,
+        version=version,
+        request_id=request_id,
+        metas=parsed.metas,
+        chunks=parsed.chunks,
+        is_adapted=False,
+        outputs=wanted,
+        timeout_ms=timeout_of(parameters.get("timeout_ms")),
+        is_retry_of_random_allowed=parameters.get("allow_random_retry") is True,
+    )
+
+
+def _check_forms(request: OipRequest, manifest: ModelManifest) -> None:
+    for spec in manifest.outputs:
+        if spec.dtype not in RAW_ONLY or is_binary(request, spec.name):
+            continue
+        if request.outputs is None or any(each.name == spec.name for each in request.outputs):
+            raise BadTensor(
+                f"output {spec.name!r} is {spec.dtype}, which has no JSON form",
+                hint="ask for it with the parameter binary_data: true",
+            )
+
+
+def is_binary(request: OipRequest, name: str) -> bool:
+    """Whether an output shall come as raw bytes after the JSON part."""
+    for each in request.outputs or ():
+        if each.name == name and "binary_data" in each.parameters:
+            return each.parameters["binary_data"] is True
+    return request.parameters.get("binary_data_output") is True
+
+
+def oip_reply(request: OipRequest, answer: InferenceAnswer) -> Reply:
+    """The answer; its binary outputs stay views into shared memory until `release`."""
+    outputs: list[dict[str, Any]] = []
+    views: list[Buffer] = []
+    for meta, view in zip(answer.metas, answer.views, strict=True):
+        entry: dict[str, Any] = {
+            "name": meta.name,
+            "datatype": meta.dtype,
+            "shape": meta.shape,
+        }
+        if is_binary(request, meta.name):
+            entry["parameters"] = {"binary_data_size": view.nbytes}
+            views.append(view)
+        else:
+            entry["data"] = decode_values(meta, view) if prod(meta.shape) else []
+        outputs.append(entry)
+    return _reply(request, answer, outputs, views)
+
+
+def _reply(
+    request: OipRequest,
+    answer: InferenceAnswer,
+    outputs: list[dict[str, Any]],
+    views: list[Buffer],
+) -> Reply:
+    trace = msgspec.json.encode(answer.trace.execution_trace).decode()
+    body: dict[str, Any] = {"model_name": answer.model_id, "model_version": answer.version}
+    if request.id is not None:
+        body["id"] = request.id
+    body["parameters"] = {"execution_trace": trace}
+    body["outputs"] = outputs
+    encoded = msgspec.json.encode(body)
+    reply = Reply(200, [encoded, *views], answer.request_id, release=answer.release)
+    if views:
+        reply.content_type = OCTETS
+        reply.extra = b"inference-header-content-length: %d\r\n" % len(encoded)
+    return reply

@@ -1,0 +1,50 @@
+"""Errors as each API wants them: one DinError in, a status and JSON out."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from din.errors import DinError, Internal
+
+Flavour = Literal["infer", "oip", "api"]
+"""infer: the seeds' fields. oip: `error` is one string. api: `error` is an object."""
+
+RETRY_AFTER_S: Final = 1
+
+
+class Refused(Exception):  # noqa: N818 - a status and a story, not a failure of ours
+    """An HTTP answer without a DinError of its own status (405, 408, 431)."""
+
+    def __init__(self, status: int, error: DinError) -> None:
+        super().__init__(error.message)
+        self.status = status
+        self.error = error
+
+
+def as_din_error(error: BaseException) -> DinError:
+    """The error itself, or Internal for what should never have come this far."""
+    if isinstance(error, DinError):
+        return error
+    return Internal(
+        f"the gateway failed inside: {type(error).__name__}",
+        hint="the gateway's log holds the details under this request id",
+    )
+
+
+def problem_body(flavour: Flavour, error: DinError, request_id: str) -> bytes:
+    """JSON of one error in the shape of its API."""
+    facts = {"code": error.code, "message": error.message, "hint": error.hint}
+    if flavour == "oip":
+        text = f"{error.message} ({error.hint})" if error.hint else error.message
+        return msgspec.json.encode({"error": text, "din": {**facts, "request_id": request_id}})
+    if flavour == "infer":
+        failed = {"request_id": request_id, "status": "failed", "error": facts}
+        return msgspec.json.encode(failed)
+    return msgspec.json.encode({"error": facts})
+
+
+def is_retry_later(status: int) -> bool:
+    """Whether the answer carries Retry-After."""
+    return status in (429, 503)

@@ -1,0 +1,159 @@
+"""Runs front and application on one port, inside the caller's event loop.
+
+Uvicorn's `Server` would install signal handlers and poll ten times a second; only its protocol and
+its configuration are used here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from email.utils import formatdate
+from typing import Any, Final
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from din.api.front import FrontProtocol, front_protocol
+from din.api.turn import Front
+from din.errors import Conflict, Denied, Unreachable
+
+BACKLOG: Final = 1024
+GRACE_S: Final = 5.0
+"""What a stopping gateway gives running requests."""
+_POLL_S: Final = 0.02
+_DATE_S: Final = 1.0
+
+
+def bind(host: str, port: int, *, is_insecure_network: bool = False) -> socket.socket:
+    """A listening socket. Raises Conflict (port in use), Denied (not loopback, or a low port)."""
+    family, address = _resolve(host, port)
+    if not is_insecure_network and not _is_loopback(address[0]):
+        raise Denied(
+            f"{host} is not a loopback address, and the gateway has no authentication yet",
+            hint="bind 127.0.0.1, or give --insecure-network on a network you trust",
+        )
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise _bind_error(host, port, error) from None
+    return sock
+
+
+def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise Unreachable(
+            f"cannot listen on {host!r}: {error.strerror or error}",
+            hint="give an address of this machine, such as 127.0.0.1",
+        ) from None
+    return found[0][0], found[0][4]
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
+
+
+def _bind_error(host: str, port: int, error: OSError) -> Conflict | Denied | Unreachable:
+    if error.errno == errno.EADDRINUSE:
+        return Conflict(
+            f"port {port} on {host} is in use",
+            hint=f"stop what listens there (`ss -ltnp 'sport = :{port}'`), or give another --port",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return Denied(
+            f"port {port} on {host} needs rights that this user has not",
+            hint="give a port of 1024 or more",
+        )
+    return Unreachable(
+        f"cannot listen on {host}:{port}: {error.strerror}", hint="give an address of this machine"
+    )
+
+
+class HttpServer:
+    """Front and application on one socket, from `start` to `stop`."""
+
+    def __init__(self, app: Any, front: Front, sock: socket.socket) -> None:
+        self._config = Config(
+            app,
+            http=front_protocol(front),
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+        )
+        self._state = ServerState()
+        self._sock = sock
+        self._server: asyncio.Server | None = None
+        self._clock: asyncio.TimerHandle | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is really listened on."""
+        return int(self._sock.getsockname()[1])
+
+    async def start(self) -> None:
+        """Accept from now on; returns at once."""
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        self._config.load()
+        self._tick()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            self._protocol, sock=self._sock, backlog=BACKLOG, start_serving=True
+        )
+
+    def _protocol(self) -> FrontProtocol:
+        build: type[FrontProtocol] = self._config.http_protocol_class  # pyright: ignore[reportAssignmentType]
+        return build(self._config, self._state, {}, asyncio.get_running_loop())
+
+    def _tick(self) -> None:
+        date = formatdate(usegmt=True).encode("ascii")
+        self._state.default_headers = [(b"date", date)]
+        self._clock = asyncio.get_running_loop().call_later(_DATE_S, self._tick)
+
+    async def stop(self, grace_s: float = GRACE_S) -> None:
+        """Accept nothing more, give running requests `grace_s`, then close what is left."""
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + grace_s
+        while self._is_busy() and loop.time() < end_s:  # noqa: ASYNC110 - uvicorn's sets tell nobody
+            await asyncio.sleep(_POLL_S)
+        await self._close_rest()
+        if self._clock is not None:
+            self._clock.cancel()
+        self._server = None
+
+    def _is_busy(self) -> bool:
+        return bool(self._state.connections or self._state.tasks)
+
+    async def _close_rest(self) -> None:
+        tasks = list(self._state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=GRACE_S)
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+
+
+async def serve(app: Any, front: Front, sock: socket.socket) -> HttpServer:
+    """Start serving on a bound socket (see `bind`); the caller stops the server it gets."""
+    server = HttpServer(app, front, sock)
+    await server.start()
+    return server

@@ -1,0 +1,144 @@
+"""Holds a request against the model's signature, once, before the gateway is asked to run it."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from difflib import get_close_matches
+from math import prod
+from urllib.parse import unquote_to_bytes
+
+from din.api.values import RANK_MAX, byte_elements
+from din.domain.model import ModelManifest
+from din.domain.tensor import BYTES, DTYPE_BYTES, TensorMeta, TensorSpec, check_tensor
+from din.errors import BadTensor, UsageError
+from din.gateway.service import Buffer
+
+DIM_MAX = 2**40
+"""Larger sizes in a shape are refused before any product is formed."""
+
+
+def check_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape that a request names. Raises BadTensor for negative, huge or too many dims."""
+    if len(shape) > RANK_MAX:
+        raise BadTensor(f"input {name!r} has {len(shape)} dimensions; the limit is {RANK_MAX}")
+    for size in shape:
+        if size < 0 or size > DIM_MAX:
+            raise BadTensor(
+                f"input {name!r} has shape {list(shape)}; sizes are 0..{DIM_MAX}",
+                hint="requests name real sizes: -1 stands only in a model's metadata",
+            )
+    return tuple(shape)
+
+
+def check_inputs(
+    manifest: ModelManifest,
+    metas: tuple[TensorMeta, ...],
+    chunks: Sequence[Sequence[Buffer]],
+    *,
+    is_adapted: bool,
+) -> None:
+    """Names, datatypes, shapes and byte counts. Raises BadTensor naming expected and actual."""
+    specs = manifest.adapted_inputs if is_adapted else manifest.inputs
+    by_name = {spec.name: spec for spec in specs}
+    seen: set[str] = set()
+    symbols: dict[str, int] = {}
+    for meta, pieces in zip(metas, chunks, strict=True):
+        spec = by_name.get(meta.name)
+        if spec is None or meta.name in seen:
+            raise _unexpected(meta.name, specs, is_twice=spec is not None)
+        seen.add(meta.name)
+        check_tensor(spec, meta, symbols)
+        if meta.dtype == BYTES:
+            _check_elements(meta, pieces)
+    if len(seen) != len(specs):
+        missing = [spec.name for spec in specs if spec.name not in seen]
+        raise BadTensor(
+            f"inputs missing: {', '.join(map(repr, missing))}",
+            hint=f"model {manifest.model_id!r} takes {_listing(specs)}",
+        )
+
+
+def _check_elements(meta: TensorMeta, pieces: Sequence[Buffer]) -> None:
+    first = bytes(pieces[0][:4]) if pieces else b""
+    # One element, as files are sent: its length tells all, and nothing is copied.
+    is_single = meta.shape == (1,) and len(first) == 4
+    if is_single and int.from_bytes(first, "little") == meta.nbytes - 4:
+        return
+    count = len(byte_elements(meta.name, b"".join(pieces)))
+    if count != prod(meta.shape):
+        raise BadTensor(
+            f"input {meta.name!r} of shape {list(meta.shape)} BYTES needs {prod(meta.shape)} "
+            f"elements, got {count}",
+            hint="each element is a 4-byte little-endian length and then its bytes",
+        )
+
+
+def _listing(specs: Sequence[TensorSpec]) -> str:
+    return ", ".join(f"{spec.name!r} {spec.dtype} {spec.oip_shape()}" for spec in specs) or "none"
+
+
+def _unexpected(name: str, specs: Sequence[TensorSpec], *, is_twice: bool) -> BadTensor:
+    if is_twice:
+        return BadTensor(f"input {name!r} is given twice", hint="send each input once")
+    return BadTensor(f"unknown input {name!r}", hint=f"the model takes {_listing(specs)}")
+
+
+def check_outputs(manifest: ModelManifest, wanted: Sequence[str], *, is_adapted: bool) -> None:
+    """Names of wanted outputs. Raises BadTensor naming the valid ones."""
+    if not wanted:
+        return
+    specs = manifest.adapted_outputs if is_adapted else manifest.outputs
+    valid = [spec.name for spec in specs]
+    for name in wanted:
+        if name not in valid:
+            close = get_close_matches(name, valid, n=1)
+            hint = f"valid outputs are {', '.join(map(repr, valid))}"
+            if close:
+                hint = f"did you mean {close[0]!r}? {hint}"
+            raise BadTensor(f"unknown output {name!r}", hint=hint)
+    if len(set(wanted)) != len(wanted):
+        raise BadTensor(f"an output is wanted twice: {list(wanted)}", hint="name each output once")
+
+
+def check_dtype(name: str, dtype: str) -> None:
+    """A datatype word. Raises BadTensor listing the known ones."""
+    if dtype != BYTES and dtype not in DTYPE_BYTES:
+        raise BadTensor(
+            f"input {name!r} has unknown datatype {dtype!r}",
+            hint=f"datatypes are {', '.join([*DTYPE_BYTES, BYTES])}",
+        )
+
+
+def model_id_of(raw: str) -> str:
+    """A model id from a path or query: percent-decoded UTF-8 in NFC. Raises UsageError."""
+    try:
+        return plain_text(unquote_to_bytes(raw).decode(), "model id", 128)
+    except UnicodeDecodeError:
+        raise UsageError(
+            f"model id {raw!r:.80} is not UTF-8 after percent-decoding",
+            hint="encode the id as UTF-8 and then percent-encode it",
+        ) from None
+
+
+def plain_text(text: str, what: str, length_max: int) -> str:
+    """NFC text of 1..length_max characters without control characters. Raises UsageError."""
+    text = unicodedata.normalize("NFC", text)
+    if not text:
+        raise UsageError(f"the {what} is empty", hint=f"give a {what}")
+    if len(text) > length_max:
+        raise UsageError(f"the {what} has {len(text)} characters; the limit is {length_max}")
+    if any(unicodedata.category(each) in ("Cc", "Cs") for each in text):
+        raise UsageError(f"the {what} {text!r:.80} holds a control character")
+    return text
+
+
+def timeout_of(value: object) -> int | None:
+    """A time-out in milliseconds, 1 ms to one hour. Raises UsageError."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 3_600_000:
+        raise UsageError(
+            f"timeout_ms is {value!r:.40}", hint="timeout_ms is a whole number from 1 to 3600000"
+        )
+    return value

@@ -1,0 +1,81 @@
+"""One post on its way through one connection, and what all connections share."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from din.api.limits import FrontLimits
+from din.api.post import Post
+from din.api.turns import Turns
+
+SMALL_BYTES: Final = 1024
+SMALL_PIECES_MAX: Final = 1024
+"""So many small pieces of a body are joined, or a body of one-byte chunks would cost 40 times its
+size in objects."""
+
+
+class Front:
+    """Whom to ask, the limits, and the body bytes that lie in memory on all connections."""
+
+    def __init__(self, turns: Turns, limits: FrontLimits | None = None) -> None:
+        self.turns = turns
+        self.limits = limits or FrontLimits()
+        self.buffered_bytes = 0
+
+
+class _NoWaiter:
+    """Stands where uvicorn expects an event of its cycle: nobody waits for a turn."""
+
+    def set(self) -> None:
+        """Do nothing."""
+
+
+class Turn:
+    """One post of ours on one connection; has the fields that uvicorn reads of a cycle."""
+
+    __slots__ = (
+        "_pieces_joined",
+        "_pieces_small",
+        "disconnected",
+        "error",
+        "is_body_complete",
+        "keep_alive",
+        "message_event",
+        "post",
+        "response_complete",
+        "task",
+        "wants_continue",
+    )
+
+    def __init__(self, post: Post, *, keep_alive: bool, wants_continue: bool) -> None:
+        self.post = post
+        self.keep_alive = keep_alive
+        self.wants_continue = wants_continue
+        self.is_body_complete = False
+        self.error: BaseException | None = None
+        self.response_complete = False
+        self.disconnected = False
+        self.message_event = _NoWaiter()
+        self.task: asyncio.Task[None] | None = None
+        self._pieces_small = 0
+        self._pieces_joined = 0
+
+    def add(self, body: bytes) -> None:
+        """Keep a piece of the body as it came."""
+        chunks = self.post.chunks
+        chunks.append(body)
+        self.post.nbytes += len(body)
+        if len(body) < SMALL_BYTES:
+            self._pieces_small += 1
+            if self._pieces_small == SMALL_PIECES_MAX:
+                chunks[self._pieces_joined :] = [b"".join(chunks[self._pieces_joined :])]
+                self._pieces_joined += 1
+                self._pieces_small = 0
+
+    def forget_body(self) -> int:
+        """Drop the body; how many bytes that were."""
+        nbytes = self.post.nbytes
+        self.post.nbytes = 0
+        self.post.chunks = []
+        return nbytes

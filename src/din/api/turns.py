@@ -1,0 +1,101 @@
+"""What happens between a whole post and its answer: parse, check, ask the gateway, reply."""
+
+from __future__ import annotations
+
+import logging
+
+from din.api.oip import oip_call, oip_reply, parse_oip
+from din.api.post import OCTETS, Post, PostKind, Reply, error_reply, new_request_id, request_id_of
+from din.api.problem import as_din_error
+from din.api.seeds import infer_call, infer_reply, parse_infer, plan_reply
+from din.api.signature import model_id_of
+from din.errors import DinError
+from din.gateway.service import ControlService, InferenceAnswer, InferenceService
+
+_LOG = logging.getLogger("din.api")
+UNKNOWN_MODEL = "unknown"
+
+
+class Turns:
+    """Serves posts; raises nothing but cancellation."""
+
+    def __init__(self, inference: InferenceService, control: ControlService) -> None:
+        self._inference = inference
+        self._control = control
+
+    def heartbeat(self, post: Post) -> Reply:
+        """One heartbeat, answered at once."""
+        try:
+            answer = self._control.heartbeat(b"".join(post.chunks))
+        except Exception as error:
+            return self._failed("heartbeat", error, new_request_id())
+        return Reply(200, [answer], new_request_id(), content_type=OCTETS)
+
+    async def serve(self, post: Post) -> Reply:
+        """One inference post, failures included."""
+        if post.target.kind == "infer":
+            return await self._infer(post)
+        return await self._oip(post)
+
+    async def _infer(self, post: Post) -> Reply:
+        model_id, request_id = UNKNOWN_MODEL, None
+        is_handed_over = False
+        try:
+            request_id = request_id_of(None, post.headers)
+            parsed = parse_infer(post)
+            model_id = parsed.model_id
+            request_id = request_id_of(parsed.request.request_id, post.headers)
+            manifest = self._inference.manifest(model_id, parsed.request.version)
+            is_adapted = bool(manifest.adapted_inputs)
+            if parsed.is_dry_run:
+                version = parsed.request.version
+                plan = self._inference.plan(model_id, version, is_adapted=is_adapted)
+                return plan_reply(plan, request_id)
+            call = infer_call(parsed, manifest, request_id)
+            is_handed_over = True
+            answer = await self._inference.infer(call)
+        except Exception as error:
+            self._count(model_id, error, is_handed_over=is_handed_over)
+            return self._failed("infer", error, request_id or new_request_id())
+        try:
+            return infer_reply(answer, is_adapted=is_adapted)
+        except Exception as error:
+            return self._unanswerable("infer", error, answer)
+
+    async def _oip(self, post: Post) -> Reply:
+        model_id, request_id = UNKNOWN_MODEL, None
+        is_handed_over = False
+        try:
+            request_id = request_id_of(None, post.headers)
+            model_id = model_id_of(post.target.model)
+            version = post.target.version
+            manifest = self._inference.manifest(model_id, version)
+            parsed = parse_oip(post)
+            request_id = request_id_of(parsed.request.id, post.headers)
+            call = oip_call(parsed, manifest, version, request_id)
+            is_handed_over = True
+            answer = await self._inference.infer(call)
+        except Exception as error:
+            self._count(model_id, error, is_handed_over=is_handed_over)
+            return self._failed("oip", error, request_id or new_request_id())
+        try:
+            return oip_reply(parsed.request, answer)
+        except Exception as error:
+            return self._unanswerable("oip", error, answer)
+
+    def rejected(self, error: BaseException) -> None:
+        """Count a post that never became whole (too large, malformed, too slow)."""
+        self._count(UNKNOWN_MODEL, error, is_handed_over=False)
+
+    def _count(self, model_id: str, error: BaseException, *, is_handed_over: bool) -> None:
+        if not is_handed_over:
+            self._inference.count_rejected(model_id, as_din_error(error).code)
+
+    def _unanswerable(self, kind: PostKind, error: Exception, answer: InferenceAnswer) -> Reply:
+        answer.release()
+        return self._failed(kind, error, answer.request_id)
+
+    def _failed(self, kind: PostKind, error: Exception, request_id: str) -> Reply:
+        if not isinstance(error, DinError):
+            _LOG.error("request %s failed inside the gateway", request_id, exc_info=error)
+        return error_reply(kind, error, request_id)

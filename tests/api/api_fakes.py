@@ -1,0 +1,299 @@
+"""A gateway that answers from memory: two models, counted calls, and answers that can be held."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from din.domain.model import ModelManifest
+from din.domain.node import NodeHealth
+from din.domain.plan import Placement, Plan, Rejection
+from din.domain.request import Trace, TraceStep
+from din.domain.tensor import BYTES, DTYPE_BYTES, TensorMeta, TensorSpec
+from din.domain.views import (
+    GatewayView,
+    ModelList,
+    ModelView,
+    NodeList,
+    NodeView,
+    RegisterModel,
+)
+from din.errors import Conflict, NotFound, UsageError
+from din.gateway.service import InferenceAnswer, InferenceCall
+
+DTYPES = (*DTYPE_BYTES, BYTES)
+
+
+def _manifest(model_id: str, inputs: list[TensorSpec], **more: object) -> ModelManifest:
+    fields: dict[str, object] = {
+        "inputs": tuple(inputs),
+        "outputs": tuple(TensorSpec("out_" + each.name, each.dtype, each.shape) for each in inputs),
+    } | more
+    return ModelManifest(model_id=model_id, version="1", source_sha256="0" * 64, **fields)
+
+
+FACES = _manifest(
+    "faces",
+    [TensorSpec("x", "FP32", (1, 3))],
+    adapted_inputs=(TensorSpec("image", "UINT8", ("bytes",)),),
+    adapted_outputs=(
+        TensorSpec("boxes", "FP32", ("n", 4)),
+        TensorSpec("scores", "FP32", ("n",)),
+        TensorSpec("labels", "BYTES", ("n",)),
+    ),
+)
+PLAIN = _manifest("plain", [TensorSpec("x", "FP32", ("n", 2))])
+MODELS = [
+    FACES,
+    PLAIN,
+    _manifest("模型 100%😀", [TensorSpec("x", "FP32", ("n", 2))]),
+    *[_manifest(f"echo-{dtype}", [TensorSpec("x", dtype, None)]) for dtype in DTYPES],
+]
+
+
+def trace_of(request_id: str, model_id: str) -> Trace:
+    step = TraceStep(node="edge-1", phase="whole", latency_ms=1.5)
+    return Trace(
+        request_id=request_id,
+        model_id=model_id,
+        version="1",
+        started_at="2026-01-01T00:00:00Z",
+        status="completed",
+        duration_ms=2.0,
+        execution_trace=(step,),
+        spans=(),
+        attempts=(),
+    )
+
+
+class FakeInference:
+    """Echoes inputs; adapted models find one face."""
+
+    def __init__(self) -> None:
+        self.models = {each.model_id: each for each in MODELS}
+        self.calls: list[InferenceCall] = []
+        self.rejected: list[tuple[str, str]] = []
+        self.released = 0
+        self.cancelled = 0
+        self.gate: asyncio.Event | None = None
+        self.started = asyncio.Event()
+        self.error: Exception | None = None
+        self.big: bytes | None = None
+        self.is_ready_now = True
+
+    def manifest(self, model_id: str, version: str | None = None) -> ModelManifest:
+        found = self.models.get(model_id)
+        if found is None or version not in (None, "1"):
+            raise NotFound(f"no model {model_id!r}", hint="similar: faces")
+        return found
+
+    def is_ready(self, model_id: str, version: str | None = None) -> bool:
+        return self.is_ready_now
+
+    def is_gateway_ready(self) -> bool:
+        return self.is_ready_now
+
+    def count_rejected(self, model_id: str, error_code: str) -> None:
+        self.rejected.append((model_id, error_code))
+
+    def plan(self, model_id: str, version: str | None, *, is_adapted: bool) -> Plan:
+        return Plan(
+            plan_id="p1",
+            model_id=model_id,
+            version="1",
+            placements=(
+                Placement(
+                    slice_index=0,
+                    slice_name="whole",
+                    node_id="a" * 16,
+                    node="edge-1",
+                    reason="lowest_load",
+                    memory_mib=120,
+                ),
+            ),
+            rejections=(
+                Rejection(
+                    slice_index=0,
+                    node_id="b" * 16,
+                    node="edge-2",
+                    constraint="memory",
+                    observed="64 MiB",
+                    required="120 MiB",
+                ),
+            ),
+        )
+
+    async def infer(self, call: InferenceCall) -> InferenceAnswer:
+        self.calls.append(call)
+        self.started.set()
+        try:
+            if self.gate is not None:
+                await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.error is not None:
+            raise self.error
+        metas, views = self._outputs(call)
+        return InferenceAnswer(
+            request_id=call.request_id or "req-00000000",
+            model_id=call.model_id,
+            version="1",
+            metas=metas,
+            views=views,
+            trace=trace_of(call.request_id or "", call.model_id),
+            release=self._release,
+        )
+
+    def _release(self) -> None:
+        self.released += 1
+
+    def _outputs(self, call: InferenceCall) -> tuple[tuple[TensorMeta, ...], list[memoryview]]:
+        import struct
+
+        if call.is_adapted:
+            boxes = struct.pack("<4f", 0.1, 0.2, 30.5, 40.25)
+            labels = (4).to_bytes(4, "little") + b"face"
+            raw = [
+                (TensorMeta("boxes", "FP32", (1, 4), 16), boxes),
+                (TensorMeta("scores", "FP32", (1,), 4), struct.pack("<f", 0.9)),
+                (TensorMeta("labels", "BYTES", (1,), 8), labels),
+            ]
+        elif self.big is not None:
+            raw = [(TensorMeta("out_x", "FP32", (len(self.big) // 8, 2), len(self.big)), self.big)]
+        else:
+            raw = [
+                (TensorMeta("out_" + meta.name, meta.dtype, meta.shape, meta.nbytes), b"".join(own))
+                for meta, own in zip(call.metas, call.chunks, strict=True)
+            ]
+        raw = [each for each in raw if not call.outputs or each[0].name in call.outputs]
+        return tuple(meta for meta, _ in raw), [memoryview(bytearray(data)) for _, data in raw]
+
+
+class FakeControl:
+    """One node, one model, artifacts in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.beats: list[bytes] = []
+        self.removed: list[str] = []
+        self.orders: list[RegisterModel] = []
+        self.deregistered: list[tuple[str, int]] = []
+        self.watching = 0
+
+    def gateway_view(self) -> GatewayView:
+        return GatewayView(
+            gateway_id="g1",
+            cluster="test",
+            version="0",
+            pid=1,
+            state_path="/nowhere",
+            discovery_mode="unicast",
+            nodes=1,
+            models=1,
+        )
+
+    def _node(self) -> NodeView:
+        return NodeView(
+            node_id="a" * 16,
+            name="edge-1",
+            status="ready",
+            device_type="x86_64",
+            health=NodeHealth(),
+            health_score=1.0,
+            heartbeat_age_ms=5,
+            memory_mib=100,
+            memory_mib_reserved=0,
+            slices=(),
+        )
+
+    def list_nodes(self) -> NodeList:
+        return NodeList(
+            cluster="test", gateway_id="g1", discovery_mode="unicast", items=(self._node(),)
+        )
+
+    def inspect_node(self, name_or_id: str) -> NodeView:
+        if name_or_id not in ("edge-1", "a" * 16):
+            raise NotFound(f"no node {name_or_id!r}", hint="nodes are edge-1")
+        return self._node()
+
+    async def drain_node(self, name_or_id: str) -> NodeView:
+        return self.inspect_node(name_or_id)
+
+    def register_node(self, body: bytes, peer_host: str) -> bytes:
+        if body == b"clone":
+            raise Conflict("node name edge-1 is taken", hint="give --name")
+        return b"hello " + peer_host.encode() + b" " + body
+
+    def deregister_node(self, node_id: str, session: int) -> None:
+        self.deregistered.append((node_id, session))
+
+    def heartbeat(self, body: bytes) -> bytes:
+        if body == b"bad":
+            raise UsageError("no heartbeat", hint="send TLV")
+        self.beats.append(body)
+        return b"ok"
+
+    def _model(self, model_id: str) -> ModelView:
+        return ModelView(
+            model_id=model_id,
+            version="1",
+            state="ready",
+            epoch=(1, 1),
+            inputs=(),
+            outputs=(),
+            slices=(),
+        )
+
+    def list_models(self) -> ModelList:
+        return ModelList(items=(self._model("faces"),))
+
+    def inspect_model(self, model_id: str, version: str | None = None) -> ModelView:
+        if model_id == "none":
+            raise NotFound("no model 'none'")
+        return self._model(model_id)
+
+    async def register_model(self, order: RegisterModel) -> ModelView:
+        self.orders.append(order)
+        return self._model(order.model_id)
+
+    async def remove_model(self, model_id: str) -> ModelView:
+        self.removed.append(model_id)
+        return self._model(model_id)
+
+    def list_traces(self, limit: int) -> tuple[Trace, ...]:
+        return tuple(trace_of(f"req-{each}", "faces") for each in range(min(limit, 3)))
+
+    def trace(self, request_id: str) -> Trace:
+        if request_id == "none":
+            raise NotFound("no trace 'none'")
+        return trace_of(request_id, "faces")
+
+    def has_artifact(self, sha256: str) -> int | None:
+        path = self.folder / sha256
+        return path.stat().st_size if path.exists() else None
+
+    async def put_artifact(self, sha256: str, body: AsyncIterator[bytes], nbytes: int) -> None:
+        data = b"".join([piece async for piece in body])
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise UsageError("the bytes have another SHA256")
+        (self.folder / sha256).write_bytes(data)
+
+    def artifact_path(self, sha256: str) -> str:
+        if self.has_artifact(sha256) is None:
+            raise NotFound(f"no artifact {sha256}")
+        return str(self.folder / sha256)
+
+    def metrics_text(self) -> bytes:
+        return b"# HELP din_up\n"
+
+    async def watch(self) -> AsyncIterator[tuple[str, bytes]]:
+        self.watching += 1
+        try:
+            for count in range(1000):
+                yield "beat", b'{"count": %d}' % count
+                await asyncio.sleep(0.01)
+        finally:
+            self.watching -= 1
