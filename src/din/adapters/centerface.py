@@ -52,7 +52,7 @@ class CenterFaceAdapter:
         if any(each.shape[1:] != heat.shape[1:] for each in others):
             raise BadTensor("the heads of adapter 'centerface' have different heights and widths")
         boxes, scores, landmarks = self._decode(heat[0], *others)
-        kept = suppress(boxes, scores, self._options.nms)[: self._options.faces_max]
+        kept = suppress(boxes, self._options.nms)[: self._options.faces_max]
         labels = np.full(len(kept), self._options.label.encode(), np.object_)
         return {
             "boxes": _to_picture(boxes[kept], context),
@@ -88,10 +88,9 @@ class CenterFaceAdapter:
         return boxes.astype(np.float32), heat[rows, columns].astype(np.float32), pairs
 
 
-def suppress(boxes: Array, scores: Array, overlap_max: float) -> list[int]:
+def suppress(boxes: Array, overlap_max: float) -> list[int]:
     """Positions of boxes that no stronger kept box overlaps by more than `overlap_max` (area of
     the intersection over area of the union). `boxes` come the strongest first."""
-    del scores
     areas = np.maximum(boxes[:, 2] - boxes[:, 0], 0) * np.maximum(boxes[:, 3] - boxes[:, 1], 0)
     alive = np.ones(len(boxes), np.bool_)
     kept: list[int] = []

@@ -285,7 +285,7 @@ class WorkerPool:
     def _on_exit(self, worker: _Worker, reason: str) -> None:
         worker.exited.set()
         if worker.broken_reason not in ("", WORKER_DIED):
-            reason = f"{worker.broken_reason}; {reason}"
+            reason = f"{worker.broken_reason}; the agent ended it"
         self._retire(worker, reason)
 
     def _retire(self, worker: _Worker, reason: str) -> None:

@@ -29,6 +29,13 @@ STOP_TIMEOUT_S: Final = 3.0
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(ZygoteAnswer)
 
+# What the worker's own exit codes mean (din.worker.process, din.worker.watchdog).
+_EXIT_WORDS: Final = {
+    3: " (it could not load its slice)",
+    70: " (a fault in the worker itself)",
+    75: " (a run did not end when it was stopped)",
+}
+
 OnExit = Callable[[str], None]
 """Told once, in words, how a worker ended."""
 Report = Callable[[str], None]
@@ -90,11 +97,11 @@ class Zygote:
         Raises Unavailable when it cannot be started.
         """
         async with self._start_lock:
+            if self._process is None and self._failures and not self._is_stopped:
+                await asyncio.sleep(back_off_ms(self._failures) / 1000)
             if self._is_stopped:
                 raise Unavailable("the zygote was stopped")
             if self._process is None:
-                if self._failures:
-                    await asyncio.sleep(back_off_ms(self._failures) / 1000)
                 self._spawn()
 
     async def fork(self, order: Fork, descriptors: Sequence[int], on_exit: OnExit) -> WorkerProcess:
@@ -228,8 +235,9 @@ class Zygote:
         self._forget(reason)
 
     def _forget(self, reason: str) -> None:
-        for future in list(self._forking.values()):
+        for worker_id, future in list(self._forking.items()):
             if not future.done():
+                self._on_exit.pop(worker_id, None)
                 future.set_exception(ExecutionFailed(reason))
         for worker_id in list(self._on_exit):
             self._tell_exit(worker_id, reason)
@@ -254,8 +262,7 @@ def back_off_ms(failures: int) -> int:
 def describe_exit(exit_code: int) -> str:
     """An exit status in words; negative codes are signals, as in `subprocess`."""
     if exit_code >= 0:
-        known = {3: " (it could not load its slice)", 75: " (a run did not end when stopped)"}
-        return f"exit code {exit_code}{known.get(exit_code, '')}"
+        return f"exit code {exit_code}{_EXIT_WORDS.get(exit_code, '')}"
     try:
         name = signal.Signals(-exit_code).name
     except ValueError:
