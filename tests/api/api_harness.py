@@ -82,6 +82,12 @@ def request(
     return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
 
 
+async def until(fact: Callable[[], object]) -> None:
+    """Wait for something that nobody announces; the server's own time-out bounds it."""
+    while not fact():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
 class World:
     """Server, fakes, and as many clients as a test opens."""
 

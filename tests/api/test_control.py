@@ -1,0 +1,206 @@
+"""The control API, metadata, artifacts and events."""
+
+import hashlib
+import socket
+from urllib.parse import quote
+
+import msgspec
+import pytest
+from api_harness import World, request, until, with_server
+
+from din.api.limits import FrontLimits
+from din.api.serve import bind
+from din.errors import Conflict, Denied
+
+TLV = {"content-type": "application/x-din-tlv"}
+
+
+def run(tmp_path, *asked, limits=None):
+    """Ask one after the other on one connection; the answers and the world."""
+    answers = []
+    worlds = []
+
+    async def test(world: World):
+        worlds.append(world)
+        client = await world.client()
+        for each in asked:
+            answers.append(await client.ask(*each))
+
+    with_server(tmp_path, test, limits)
+    return answers, worlds[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "schema"),
+    [
+        ("/api/v1/gateway", "din.gateway/1"),
+        ("/api/v1/nodes", "din.nodes/1"),
+        ("/api/v1/models", "din.models/1"),
+        ("/api/v1/models/faces", "din.model/1"),
+        ("/api/v1/plan?model=faces", "din.plan/1"),
+        ("/api/v1/traces?limit=2", "din.traces/1"),
+    ],
+)
+def test_answers_carry_their_schema_and_an_id(tmp_path, path, schema):
+    (answer,), _ = run(tmp_path, ("GET", path))
+    assert answer.json()["schema"] == schema
+    assert answer.headers["din-request-id"].startswith("req-")
+
+
+def test_nodes_register_beat_drain_and_leave(tmp_path):
+    (registered, beat, bad, one, drained, left), world = run(
+        tmp_path,
+        ("POST", "/api/v1/nodes", b"\x01tlv", TLV),
+        ("POST", "/api/v1/heartbeat", b"beat"),
+        ("POST", "/api/v1/heartbeat", b"bad"),
+        ("GET", "/api/v1/nodes/edge-1"),
+        ("POST", "/api/v1/nodes/edge-1/drain"),
+        ("DELETE", "/api/v1/nodes/edge-1?session=7"),
+    )
+    assert registered.body == b"hello 127.0.0.1 \x01tlv"
+    assert registered.headers["content-type"] == TLV["content-type"]
+    assert (beat.body, world.control.beats) == (b"ok", [b"beat"])
+    assert (bad.status, bad.json()["error"]["code"]) == (400, "DIN-100")
+    assert one.json()["name"] == drained.json()["name"] == "edge-1"
+    assert left.status == 204
+    assert world.control.deregistered == [("edge-1", 7)]
+
+
+def test_models_are_registered_read_and_removed_under_any_name(tmp_path):
+    """T42."""
+    name = "模型/100%😀"
+    order = msgspec.json.encode({"model_id": name, "source_sha256": "0" * 64})
+    path = f"/api/v1/models/{quote(name, safe='')}"
+    (made, read, gone), world = run(
+        tmp_path, ("POST", "/api/v1/models", order), ("GET", path), ("DELETE", path)
+    )
+    assert (made.status, made.json()["model_id"]) == (202, name)
+    assert read.json()["model_id"] == name
+    assert gone.status == 200
+    assert world.control.removed == [name]
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "said"),
+    [
+        (("GET", "/api/v1/nods"), 404, "/api/v1/nodes"),
+        (("GET", "/xyzzy"), 404, "GET / lists"),
+        (("PUT", "/api/v1/nodes"), 405, "GET, HEAD, POST"),
+        (("GET", "/infer?model=faces"), 405, "POST"),
+        (("GET", "/api/v1/nodes/edge-9"), 404, "edge-1"),
+        (("GET", "/api/v1/models/none"), 404, "none"),
+        (("GET", "/api/v1/traces/none"), 404, "none"),
+        (("GET", "/api/v1/traces?limit=0"), 400, "1..1000"),
+        (("GET", "/api/v1/traces?limt=5"), 400, "limit"),
+        (("GET", "/api/v1/plan"), 400, "?model=ID"),
+        (("GET", "/api/v1/models/%ff"), 400, "UTF-8"),
+        (("POST", "/api/v1/models", b"{"), 400, "not valid JSON"),
+        (("POST", "/api/v1/models", b"{}"), 400, "model_id"),
+        (("POST", "/api/v1/models", b"x" * 2000), 413, "limit is 1000"),
+        (("POST", "/api/v1/nodes", b"x"), 400, "application/x-din-tlv"),
+        (("POST", "/api/v1/nodes", b"clone", TLV), 409, "taken"),
+        (("DELETE", "/api/v1/nodes/edge-1"), 400, "session"),
+        (("POST", "/api/v1/heartbeat", b"x" * 5000), 413, "4096"),
+        (("GET", "/api/v1/artifacts/abc"), 400, "64 lowercase"),
+        (("GET", "/api/v1/artifacts/" + "0" * 64), 404, "PUT"),
+    ],
+)
+def test_bad_requests_get_a_clear_error(tmp_path, asked, status, said):
+    limits = FrontLimits(control_body_bytes_max=1000, linger_s=0.05)
+    (answer,), _ = run(tmp_path, asked, limits=limits)
+    assert answer.status == status
+    error = answer.json()["error"]
+    assert said in error["message"] + error["hint"]
+
+
+def test_metadata_and_health_of_the_inference_protocol(tmp_path):
+    (server, live, ready, model, one, missing), _ = run(
+        tmp_path,
+        ("GET", "/v2"),
+        ("GET", "/v2/health/live"),
+        ("GET", "/v2/health/ready"),
+        ("GET", "/v2/models/plain"),
+        ("GET", "/v2/models/plain/versions/1/ready"),
+        ("GET", "/v2/models/none"),
+    )
+    assert "binary_tensor_data" in server.json()["extensions"]
+    assert live.json() == {"live": True}
+    assert ready.json() == {"ready": True, "live": True}
+    assert model.json()["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
+    assert one.json() == {"name": "plain", "ready": True}
+    assert missing.status == 404
+    assert isinstance(missing.json()["error"], str)
+
+
+def test_a_gateway_that_is_not_ready_answers_503(tmp_path):
+    async def test(world: World):
+        world.inference.is_ready_now = False
+        answer = await (await world.client()).ask("GET", "/v2/health/ready")
+        assert (answer.status, answer.json()["ready"]) == (503, False)
+
+    with_server(tmp_path, test)
+
+
+def test_artifacts_are_stored_by_hash_and_read_in_parts(tmp_path):
+    data = bytes(range(256)) * 4000
+    path = "/api/v1/artifacts/" + hashlib.sha256(data).hexdigest()
+    (put, head, whole, part, tail, beyond, same, changed), _ = run(
+        tmp_path,
+        ("PUT", path, data),
+        ("HEAD", path),
+        ("GET", path),
+        ("GET", path, b"", {"range": "bytes=1000-"}),
+        ("GET", path, b"", {"range": "bytes=-5"}),
+        ("GET", path, b"", {"range": f"bytes={len(data)}-"}),
+        ("GET", path, b"", {"if-none-match": f'"{path[-64:]}"'}),
+        ("GET", path, b"", {"range": "bytes=5-", "if-range": '"other"'}),
+    )
+    assert (put.status, put.json()["nbytes"]) == (201, len(data))
+    assert (head.headers["content-length"], head.headers["accept-ranges"]) == ("1024000", "bytes")
+    assert whole.body == changed.body == data
+    assert (part.status, part.body) == (206, data[1000:])
+    assert part.headers["content-range"] == "bytes 1000-1023999/1024000"
+    assert tail.body == data[-5:]
+    assert beyond.status == 416
+    assert same.status == 304
+
+
+def test_bytes_with_another_hash_are_refused(tmp_path):
+    (answer,), world = run(tmp_path, ("PUT", "/api/v1/artifacts/" + "0" * 64, b"abc"))
+    assert answer.status == 400
+    assert world.control.has_artifact("0" * 64) is None
+
+
+def test_events_flow_until_the_client_goes(tmp_path):
+    async def test(world: World):
+        client = await world.client()
+        client.send(request("GET", "/api/v1/events"))
+        text = await client.reader.readuntil(b'data: {"count": 2}')
+        assert b"text/event-stream" in text
+        assert b"event: beat" in text
+        await client.close()
+        await until(lambda: world.control.watching == 0)
+
+    with_server(tmp_path, test)
+
+
+def test_the_index_and_the_metrics_are_plain_text(tmp_path):
+    (index, metrics), _ = run(tmp_path, ("GET", "/"), ("GET", "/metrics"))
+    assert b"/api/v1/nodes" in index.body
+    assert b"/infer" in index.body
+    assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+def test_a_port_in_use_is_named():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(Conflict, match=f"port {port}"):
+            bind("127.0.0.1", port)
+
+
+def test_only_loopback_without_the_word():
+    with pytest.raises(Denied, match="loopback"):
+        bind("0.0.0.0", 0)
+    bind("0.0.0.0", 0, is_insecure_network=True).close()
