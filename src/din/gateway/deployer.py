@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from random import Random
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -22,7 +21,7 @@ from msgspec.structs import replace
 from din.domain.deployment import Deployment, DeploymentState, Epoch
 from din.domain.node import NodeId
 from din.domain.plan import Plan
-from din.errors import BadModel, CannotPlace, error_of_code
+from din.errors import BadModel, CannotPlace, DinError, error_of_code
 from din.gateway.holding import Holding, Known
 from din.gateway.models import ModelRecord
 from din.gateway.relay import Sender
@@ -72,7 +71,6 @@ class Deployer:
         sender: Sender,
         is_local: Callable[[str], bool],
         clock: Callable[[], float],
-        random: Random,
         artifact_url: Callable[[NodeId], str],
         report: Report,
     ) -> None:
@@ -81,7 +79,6 @@ class Deployer:
         self._sender = sender
         self._is_local = is_local
         self._clock = clock
-        self._random = random
         self._artifact_url = artifact_url
         self._report = report
         self._holdings: dict[Epoch, Holding] = {}
@@ -194,6 +191,13 @@ class Deployer:
             self._set_state(holding, "failed", error.message)
         self._fleet.memory_changed()
         self.look()
+
+    def refuse(self, model_id: str, error: DinError) -> None:
+        """A model that cannot be cut to fit either: say so where people look."""
+        for holding in self._holdings.values():
+            if holding.record.manifest.model_id == model_id:
+                holding.hint = error.hint
+                self._settle(holding, error.message)
 
     async def run(self) -> None:
         """Reconcile for ever."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-from din.errors import Busy, DinError, Unavailable
+from din.errors import Busy, DinError, Internal, Unavailable
+from din.gateway.metrics import OK
 from din.gateway.request import Request, RequestTools
 from din.gateway.service import InferenceAnswer, InferenceCall
 from din.gateway.serving import Serving
 
 REQUESTS_INFLIGHT_MAX: Final = 2_048
+CANCELLED: Final = "cancelled"
+"""Label of requests whose caller went away."""
 
 
 class Book(Protocol):
@@ -39,25 +42,23 @@ class Dispatch:
         """Run one request. Raises any DinError; cancellation stops it on every node."""
         tools = self._tools
         started_ms = tools.clock()
-        status = "500"
+        code = Internal.code
         self._inflight += 1
-        tools.meter.inflight(self._inflight)
         try:
             self._admit()
             serving = self._book.serving(call.model_id, call.version)
             answer = await Request(tools, serving, call, started_ms).run()
-            status = "200"
+            code = OK
         except DinError as error:
-            status = str(error.http_status)
+            code = error.code
             raise
         except asyncio.CancelledError:
-            status = "499"
+            code = CANCELLED
             raise
         finally:
             self._inflight -= 1
-            tools.meter.inflight(self._inflight)
-            seconds = (tools.clock() - started_ms) / 1000
-            tools.meter.request_done(call.model_id, status, seconds)
+                seconds = (tools.clock() - started_ms) / 1000
+            tools.metrics.count_request(call.model_id, code, seconds)
         return answer
 
     def _admit(self) -> None:

@@ -39,11 +39,13 @@ Report = Callable[..., None]
 class LinkEvents(Protocol):
     """Who hears of links and of answers to PREPARE."""
 
-    def link_opened(self, node_id: NodeId, session: int) -> None:
+    def link_opened(self, node_id: NodeId, session: int, link_id: int) -> None:
         """A node's link is up."""
         ...
 
-    def link_closed(self, node_id: NodeId, session: int, reason: str, *, is_orderly: bool) -> None:
+    def link_closed(
+        self, node_id: NodeId, session: int, link_id: int, reason: str, *, is_orderly: bool
+    ) -> None:
         """A node's link is down."""
         ...
 
@@ -65,6 +67,8 @@ class NodeLinks:
 
     def __init__(self, report: Report) -> None:
         self._links: dict[str, Link] = {}
+        self._numbers: dict[Link, int] = {}
+        self._count = 0
         self._report = report
         self._relayed_bytes = 0
         self._relay: Relay | None = None
@@ -97,18 +101,22 @@ class NodeLinks:
     def on_open(self, link: Link) -> None:
         """A node dialled."""
         self._links[link.peer_id] = link
-        self._who().link_opened(NodeId(link.peer_id), link.peer_session)
+        self._count += 1
+        self._numbers[link] = self._count
+        self._who().link_opened(NodeId(link.peer_id), link.peer_session, self._count)
 
-    def on_closed(self, link: Link, reason: str, is_orderly: bool) -> None:  # noqa: FBT001
+    def on_closed(self, link: Link, reason: str, is_orderly: bool) -> None:
         """A node's link is gone; a newer link of the same node is left alone."""
-        if self._links.get(link.peer_id) is not link:
-            return
-        del self._links[link.peer_id]
         node_id = NodeId(link.peer_id)
-        relay, direct = self._rooms()
-        self._who().link_closed(node_id, link.peer_session, reason, is_orderly=is_orderly)
-        direct.drop_node(node_id)
-        relay.node_down(node_id, reason)
+        number = self._numbers.pop(link, 0)
+        is_current = self._links.get(link.peer_id) is link
+        if is_current:
+            del self._links[link.peer_id]
+        self._who().link_closed(node_id, link.peer_session, number, reason, is_orderly=is_orderly)
+        if is_current:
+            relay, direct = self._rooms()
+            direct.drop_node(node_id)
+            relay.node_down(node_id, reason)
 
     def place_body(self, link: Link, message: AnyMessage, nbytes: int) -> memoryview | None:
         """Memory for a body, or None to throw it away."""
@@ -178,7 +186,7 @@ class NodeLinks:
         target = self._links.get(message.target)
         nbytes = 0 if body is None else len(body)
 
-        def sent(_: bool) -> None:  # noqa: FBT001
+        def sent(_: bool) -> None:
             self._relayed_bytes -= nbytes
 
         has_body = any(tensor.nbytes for tensor in message.tensors)

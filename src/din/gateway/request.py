@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import Final, Protocol
+from typing import Final
 
 from din.domain.deployment import Route
 from din.domain.node import NodeId
@@ -34,6 +34,7 @@ from din.errors import (
 from din.gateway.attempt import Attempt
 from din.gateway.direct import DirectWorkers, Key
 from din.gateway.failure import AttemptEnded
+from din.gateway.metrics import GatewayMetrics
 from din.gateway.relay import Relay
 from din.gateway.service import InferenceAnswer, InferenceCall
 from din.gateway.serving import LiveReplica, Serving
@@ -55,30 +56,6 @@ SILENCE_FACTOR: Final = 3.0
 BUSY_PAUSE_S: Final = 0.005
 
 
-class Meter(Protocol):
-    """What dispatch counts."""
-
-    def request_done(self, model_id: str, code: str, seconds: float) -> None:
-        """One request ended; `code` is an HTTP status as text."""
-        ...
-
-    def slice_done(self, model_id: str, slice_name: str, node: str, seconds: float) -> None:
-        """One slice ran."""
-        ...
-
-    def retried(self) -> None:
-        """One more attempt."""
-        ...
-
-    def inflight(self, count: int) -> None:
-        """Requests under way now."""
-        ...
-
-    def scheduled(self, seconds: float) -> None:
-        """One route was chosen."""
-        ...
-
-
 @dataclass(frozen=True)
 class RequestTools:
     """What every request of a gateway shares."""
@@ -86,15 +63,18 @@ class RequestTools:
     relay: Relay
     direct: DirectWorkers
     traces: TraceBook
-    meter: Meter
+    metrics: GatewayMetrics
     clock: Callable[[], float]
     """Monotonic milliseconds with fractions."""
     random: Random
     next_request_id: Callable[[], int]
+    name_of: Callable[[str], str]
     health_of: Callable[[NodeId], float | None]
     """Health score of a routable node; None when it must not be used now."""
     suspect: Callable[[NodeId, str], None]
     """Tell membership that a node did not answer."""
+    slice_failed: Callable[[NodeId], None]
+    """Tell membership that a node answered with a failure."""
 
 
 class Request:
@@ -129,9 +109,8 @@ class Request:
                 except AttemptEnded as ended:
                     self._record(replicas, ended.error.message, started_ms)
                     await self._after_failure(replicas, ended)
-                else:
-                    status = "completed"
-                    return answer
+                status = "completed"
+                return answer
         except asyncio.CancelledError:
             status = "cancelled"
             raise
@@ -158,7 +137,7 @@ class Request:
             started = self._tools.clock()
             replicas = self._choose_now(self._avoided) or self._choose_now(set())
             if replicas is not None:
-                self._tools.meter.scheduled((self._tools.clock() - started) / 1000)
+                self._tools.metrics.observe_scheduling((self._tools.clock() - started) / 1000)
                 return replicas
             left_ms = self.remaining_ms()
             if left_ms <= 0:
@@ -300,10 +279,10 @@ class Request:
             if replica is None:
                 continue
             replica.observe((timing.queue_us + timing.compute_us) / 1000)
-            self._tools.meter.slice_done(
+            self._tools.metrics.observe_slice(
                 self._call.model_id,
                 slices[index].name,
-                timing.node_id,
+                self._tools.name_of(timing.node_id),
                 timing.compute_us / 1_000_000,
             )
 
@@ -311,7 +290,9 @@ class Request:
         self._records.append(
             AttemptRecord(
                 attempt=len(self._records) + 1,
-                nodes=tuple(dict.fromkeys(each.node_id for each in replicas.values())),
+                nodes=tuple(
+                    dict.fromkeys(self._tools.name_of(each.node_id) for each in replicas.values())
+                ),
                 outcome=outcome,
                 duration_ms=round(self._tools.clock() - started_ms, 3),
             )
@@ -322,9 +303,11 @@ class Request:
         for replica in replicas.values():
             if replica.node_id in ended.blamed and not ended.is_busy:
                 replica.observe((replica.mean_ms or SILENCE_COLD_MS / SILENCE_FACTOR) * 3)
-        if ended.is_node_suspect:
-            for node_id in ended.blamed:
+        for node_id in ended.blamed:
+            if ended.is_node_suspect:
                 self._tools.suspect(NodeId(node_id), ended.error.message)
+            elif not ended.is_busy:
+                self._tools.slice_failed(NodeId(node_id))
         is_random = self._shape.is_random and not self._call.is_retry_of_random_allowed
         if not ended.is_retryable or (is_random and not ended.is_busy):
             raise ended.error
@@ -337,7 +320,7 @@ class Request:
         if self.remaining_ms() <= 0 or (is_out_of_attempts and not ended.is_busy):
             raise ended.error
         self._avoided.update(ended.blamed)
-        self._tools.meter.retried()
+        self._tools.metrics.count_retry()
         if ended.is_busy:
             pause_s = min(BUSY_PAUSE_S * (1 + len(self._records)), self.remaining_ms() / 1000)
             await asyncio.sleep(pause_s * (0.5 + self._tools.random.random()))

@@ -1,0 +1,187 @@
+"""What the fronts call: gateway.service's two surfaces over the gateway's rooms."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from din import __version__
+from din.domain.model import ModelManifest
+from din.domain.plan import Plan
+from din.domain.request import Trace
+from din.domain.views import GatewayView, ModelList, ModelView, NodeList, NodeView, RegisterModel
+from din.gateway.core import Gateway
+from din.gateway.service import InferenceAnswer, InferenceCall
+from din.gateway.viewing import model_view, node_view
+
+WATCH_PERIOD_S = 0.5
+"""Server-sent events carry changes at most this often, however busy the fleet is."""
+
+
+class GatewayService:
+    """Implements service.InferenceService and service.ControlService."""
+
+    def __init__(self, gateway: Gateway, *, cluster: str, discovery_mode: str, state: str) -> None:
+        self._gateway = gateway
+        self._cluster = cluster
+        self._discovery_mode = discovery_mode
+        self._state_path = state
+
+    # service.InferenceService.
+
+    async def infer(self, call: InferenceCall) -> InferenceAnswer:
+        """See InferenceService."""
+        return await self._gateway.dispatch.infer(call)
+
+    def plan(self, model_id: str, version: str | None, *, is_adapted: bool) -> Plan:
+        """See InferenceService: plans as if nothing were placed by chance, but keeps what is."""
+        gateway = self._gateway
+        serving = gateway.models.serving(model_id, version)
+        holding = gateway.deployer.holding(serving)
+        assert holding is not None, "a serving deployment has its holding"
+        known = holding.known(gateway.fleet.is_routable, gateway.effects.clock())
+        return gateway.fleet.plan(
+            known, is_explained=True, slices=serving.shape(is_adapted=is_adapted).slices
+        )
+
+    def manifest(self, model_id: str, version: str | None = None) -> ModelManifest:
+        """See InferenceService."""
+        return self._gateway.models.record(model_id, version).manifest
+
+    def is_ready(self, model_id: str, version: str | None = None) -> bool:
+        """See InferenceService."""
+        gateway = self._gateway
+        serving = gateway.models.serving(model_id, version)
+        return all(
+            any(gateway.fleet.is_routable(node) for node in serving.replicas(index))
+            for index in serving.raw.slices
+        )
+
+    def is_gateway_ready(self) -> bool:
+        """See InferenceService."""
+        models = self._gateway.models
+        is_stopping = self._gateway.dispatch.is_stopping
+        return not is_stopping and all(self.is_ready(each) for each in models.model_ids())
+
+    def count_rejected(self, model_id: str, error_code: str) -> None:
+        """See InferenceService."""
+        self._gateway.effects.metrics.count_request(model_id, error_code, None)
+
+    # service.ControlService: nodes.
+
+    def gateway_view(self) -> GatewayView:
+        """See ControlService."""
+        return GatewayView(
+            gateway_id=self._gateway.effects.gateway_id,
+            cluster=self._cluster,
+            version=__version__,
+            pid=os.getpid(),
+            state_path=self._state_path,
+            discovery_mode=self._discovery_mode,
+            nodes=len(self._gateway.fleet.members()),
+            models=len(self._gateway.models.model_ids()),
+        )
+
+    def list_nodes(self) -> NodeList:
+        """See ControlService."""
+        return NodeList(
+            cluster=self._cluster,
+            gateway_id=self._gateway.effects.gateway_id,
+            discovery_mode=self._discovery_mode,
+            items=tuple(
+                node_view(self._gateway, member, is_whole=False)
+                for member in self._gateway.fleet.members()
+            ),
+        )
+
+    def inspect_node(self, name_or_id: str) -> NodeView:
+        """See ControlService."""
+        return node_view(self._gateway, self._gateway.fleet.find(name_or_id), is_whole=True)
+
+    async def drain_node(self, name_or_id: str) -> NodeView:
+        """See ControlService."""
+        return node_view(self._gateway, self._gateway.fleet.drain(name_or_id), is_whole=True)
+
+    def register_node(self, body: bytes, peer_host: str) -> bytes:
+        """See ControlService."""
+        return self._gateway.fleet.register(body)
+
+    def deregister_node(self, node_id: str, session: int) -> None:
+        """See ControlService."""
+        self._gateway.fleet.left(node_id, session)
+
+    def heartbeat(self, body: bytes) -> bytes:
+        """See ControlService."""
+        self._gateway.effects.metrics.count_heartbeat()
+        return self._gateway.fleet.heartbeat(body)
+
+    # Models.
+
+    def list_models(self) -> ModelList:
+        """See ControlService."""
+        models = self._gateway.models
+        return ModelList(items=tuple(self.inspect_model(each) for each in models.model_ids()))
+
+    def inspect_model(self, model_id: str, version: str | None = None) -> ModelView:
+        """See ControlService."""
+        return model_view(self._gateway, self._gateway.models.record(model_id, version))
+
+    async def register_model(self, order: RegisterModel) -> ModelView:
+        """See ControlService."""
+        record = await self._gateway.models.register(order)
+        self._gateway.effects.metrics.know_models(self._gateway.models.model_ids())
+        return model_view(self._gateway, record)
+
+    async def remove_model(self, model_id: str) -> ModelView:
+        """See ControlService."""
+        view = self.inspect_model(model_id)
+        await self._gateway.models.remove(model_id)
+        self._gateway.effects.metrics.know_models(self._gateway.models.model_ids())
+        return view
+
+    # Traces.
+
+    def list_traces(self, limit: int) -> tuple[Trace, ...]:
+        """See ControlService."""
+        return self._gateway.traces.newest(limit)
+
+    def trace(self, request_id: str) -> Trace:
+        """See ControlService."""
+        return self._gateway.traces.find(request_id)
+
+    # Artifacts.
+
+    def has_artifact(self, sha256: str) -> int | None:
+        """See ControlService."""
+        return self._gateway.effects.artifacts.size(sha256)
+
+    async def put_artifact(self, sha256: str, body: AsyncIterator[bytes], nbytes: int) -> None:
+        """See ControlService."""
+        await self._gateway.effects.artifacts.put(sha256, body, nbytes)
+
+    def artifact_path(self, sha256: str) -> str:
+        """See ControlService."""
+        return str(self._gateway.effects.artifacts.file(sha256))
+
+    # Watching.
+
+    def metrics_text(self) -> bytes:
+        """See ControlService."""
+        return self._gateway.effects.metrics.text()
+
+    async def watch(self) -> AsyncIterator[tuple[str, bytes]]:
+        """See ControlService: `nodes` and `models`, whole, whenever they changed."""
+        before: dict[str, bytes] = {}
+        while not self._gateway.dispatch.is_stopping:
+            now = {
+                "nodes": msgspec.json.encode(self.list_nodes()),
+                "models": msgspec.json.encode(self.list_models()),
+            }
+            for name, body in now.items():
+                if before.get(name) != body:
+                    yield name, body
+            before = now
+            await asyncio.sleep(WATCH_PERIOD_S)

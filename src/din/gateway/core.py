@@ -1,0 +1,228 @@
+"""The gateway as a whole: its rooms, who tells whom, start and stop.
+
+    links --frames--> relay, direct, deployer        fleet --usable, unusable--> deployer, relay
+    dispatch --suspect--> fleet                      deployer --ready--> models
+
+Built once by bootstrap with its effects (store, artifacts, clock, chance) handed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+from typing import Any
+
+from din.artifacts.files import ArtifactFolder
+from din.discovery.admission import Terms
+from din.discovery.membership import Membership
+from din.domain.node import NodeId
+from din.domain.views import RegisterModel
+from din.errors import DinError
+from din.gateway.carving import Carving
+from din.gateway.deployer import Deployer
+from din.gateway.direct import DirectWorkers
+from din.gateway.dispatch import Dispatch
+from din.gateway.fleet import Fleet
+from din.gateway.links import NodeLinks
+from din.gateway.metrics import GatewayMetrics
+from din.gateway.models import ModelBook, ModelRecord
+from din.gateway.relay import Relay
+from din.gateway.request import RequestTools
+from din.gateway.serving import Serving
+from din.gateway.traces import TraceBook
+from din.placement.policy import Policy
+from din.store.contract import Store
+from din.wire.messages import Offer, Prepared, PrepareFailed
+
+STOP_SECONDS_MAX = 10.0
+"""How long running requests may take to end when the gateway stops."""
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What the gateway is given from outside."""
+
+    gateway_id: str
+    session: int
+    store: Store
+    artifacts: ArtifactFolder
+    carving: Carving
+    membership: Membership
+    policy: Policy
+    terms: Callable[[], Terms]
+    artifact_url: Callable[[NodeId], str]
+    metrics: GatewayMetrics
+    clock: Callable[[], float]
+    """Monotonic milliseconds with fractions."""
+    wall_clock_iso: Callable[[], str]
+    random: Random
+    report: Callable[..., None]
+    result_bytes_max: int
+
+
+class Gateway:
+    """All rooms of one gateway. Implements fleet.FleetListener and links.LinkEvents."""
+
+    def __init__(self, effects: Effects) -> None:
+        loop = asyncio.get_running_loop()
+        self.effects = effects
+        self.links = NodeLinks(effects.report)
+        self.direct = DirectWorkers(loop)
+        self.fleet = Fleet(
+            effects.membership,
+            effects.policy,
+            terms=effects.terms,
+            clock=effects.clock,
+            random=effects.random,
+            report=effects.report,
+        )
+        self.relay = Relay(
+            loop,
+            effects.gateway_id,
+            self.links,
+            self.fleet.name_of,
+            effects.result_bytes_max,
+        )
+        self.deployer = Deployer(
+            store=effects.store,
+            fleet=self.fleet,
+            sender=self.links,
+            is_local=self.links.is_local,
+            clock=effects.clock,
+            artifact_url=effects.artifact_url,
+            report=effects.report,
+        )
+        self.models = ModelBook(effects.store, effects.artifacts, effects.carving)
+        self.traces = TraceBook(self.fleet.name_of, effects.wall_clock_iso)
+        self.dispatch = Dispatch(self.models, self._request_tools())
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.fleet.connect(self)
+        self.links.connect(self.relay, self.direct, self)
+        self.models.connect(self.deployer)
+        self.deployer.on_ready = self._model_ready
+        self.deployer.on_too_large = self._model_too_large
+
+    async def start(self) -> None:
+        """Deploy what the store knows and keep it deployed."""
+        await self.models.load()
+        self._spawn(self.deployer.run())
+
+    async def stop(self) -> None:
+        """Take no more requests, let the running ones end, stop the rooms."""
+        self.dispatch.is_stopping = True
+        give_up_ms = self.effects.clock() + STOP_SECONDS_MAX * 1000
+        while self.dispatch.inflight and self.effects.clock() < give_up_ms:
+            await asyncio.sleep(0.02)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.fleet.close()
+        self.direct.close()
+
+    def _request_tools(self) -> RequestTools:
+        # A number that no earlier session of this gateway has used: nodes may still remember those.
+        numbers = count((self.effects.session << 40) + 1)
+        return RequestTools(
+            relay=self.relay,
+            direct=self.direct,
+            traces=self.traces,
+            metrics=self.effects.metrics,
+            clock=self.effects.clock,
+            random=self.effects.random,
+            next_request_id=numbers.__next__,
+            name_of=self.fleet.name_of,
+            health_of=self.fleet.health_of,
+            suspect=self.fleet.dispatch_failed,
+            slice_failed=self.fleet.slice_failed,
+        )
+
+    # fleet.FleetListener.
+
+    def node_usable(self, node_id: NodeId) -> None:
+        """A node became ready."""
+        self.deployer.node_back(node_id)
+
+    def node_unusable(self, node_id: NodeId, reason: str, *, is_final: bool) -> None:
+        """A node is not routable now; running work on it goes on unless its link is gone."""
+        self.deployer.node_gone(node_id, is_final=is_final)
+        if not self.links.is_open(node_id):
+            self.direct.drop_node(node_id)
+            self.relay.node_down(node_id, reason)
+
+    def promised_mib(self, node_id: NodeId) -> int:
+        """Memory promised to slices there."""
+        return self.deployer.promised_mib(node_id)
+
+    def loaded_mib(self, node_id: NodeId) -> int:
+        """The loaded part of it."""
+        return self.deployer.loaded_mib(node_id)
+
+    def measured_ms(self, slice_id: str, node_id: NodeId) -> float | None:
+        """What a slice was measured to take on a node, in any deployment that runs now."""
+        for serving in self.models.servings():
+            for part in serving.deployment.partition.slices:
+                if part.slice_id == slice_id:
+                    replica = serving.replicas(part.index).get(node_id)
+                    if replica is not None and replica.mean_ms is not None:
+                        return replica.mean_ms
+        return None
+
+    # links.LinkEvents.
+
+    def link_opened(self, node_id: NodeId, session: int, link_id: int) -> None:
+        """A node dialled: it is reachable, and is told again what it shall hold."""
+        self.fleet.link_opened(node_id, session, link_id)
+        self.deployer.node_connected(node_id)
+
+    def link_closed(
+        self, node_id: NodeId, session: int, link_id: int, reason: str, *, is_orderly: bool
+    ) -> None:
+        """A node's link is down."""
+        self.fleet.link_closed(node_id, session, link_id, reason, is_orderly=is_orderly)
+
+    def prepared(self, node_id: NodeId, message: Prepared) -> None:
+        """A slice is loaded."""
+        self.deployer.prepared(node_id, message)
+
+    def prepare_failed(self, node_id: NodeId, message: PrepareFailed) -> None:
+        """A slice could not be loaded."""
+        self.deployer.prepare_failed(node_id, message)
+
+    def offered(self, node_id: NodeId, message: Offer) -> None:
+        """A worker was handed over: who waits may have room now."""
+
+    # Models.
+
+    def _model_ready(self, serving: Serving) -> None:
+        self._spawn(self.models.became_ready(serving))
+
+    def _model_too_large(self, record: ModelRecord, needed_mib: int) -> None:
+        self._spawn(self._cut_to_fit(record.order, needed_mib))
+
+    async def _cut_to_fit(self, order: RegisterModel, needed_mib: int) -> None:
+        """No node holds the whole: cut it so that the roomiest node holds each slice."""
+        room_mib = self.fleet.roomiest_mib()
+        if room_mib <= 0 or room_mib >= needed_mib:
+            return
+        try:
+            record = await self.models.register(order, room_mib)
+        except DinError as error:
+            self.effects.report("cut refused", model=order.model_id, reason=error.message)
+            self.deployer.refuse(order.model_id, error)
+            return
+        self.effects.report(
+            "cut to fit", model=order.model_id, slices=len(record.partition.slices), mib=room_mib
+        )
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            self.effects.report("background task failed", fault=repr(fault))

@@ -1,0 +1,365 @@
+"""The gateway's fleet: drives membership, keeps the planner's table, tells the others who comes and
+goes.
+
+Membership decides (`din.discovery.membership`); here its orders are carried out, on the event loop
+and at once. Memory: a node's free memory is measured while slices are loaded, so what is loaded is
+added back before all promises are subtracted, and a declared memory caps both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from random import Random
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from din.discovery.admission import Terms, admit
+from din.discovery.events import (
+    AnswerBeat,
+    BeatReceived,
+    DispatchFailed,
+    DrainRequested,
+    EvictSession,
+    LinkClosed,
+    LinkOpened,
+    MembershipEvent,
+    MembershipInstruction,
+    NodeLeft,
+    PublishChanged,
+    PublishForgotten,
+    PublishJoined,
+    PublishLost,
+    PublishUpdated,
+    RecordHealth,
+    RecordScore,
+    RefuseNode,
+    RenameNode,
+    SliceFailed,
+    Woke,
+)
+from din.discovery.membership import Member, Membership
+from din.domain.node import FleetNode, NodeHealth, NodeId
+from din.domain.plan import Plan
+from din.errors import Conflict, NotFound
+from din.gateway.holding import Known
+from din.gateway.names import nearest
+from din.placement.layout import LinkGuess
+from din.placement.planner import plan_deployment
+from din.placement.policy import Policy
+from din.placement.table import FleetTable
+from din.wire.heartbeat import decode_heartbeat, encode_heartbeat_answer
+from din.wire.registration import decode_registration, encode_answer
+
+Report = Callable[..., None]
+
+
+class FleetListener(Protocol):
+    """Who is told of changes."""
+
+    def node_usable(self, node_id: NodeId) -> None:
+        """A node became ready."""
+        ...
+
+    def node_unusable(self, node_id: NodeId, reason: str, *, is_final: bool) -> None:
+        """A node is not routable; finally = lost, draining or a newer session."""
+        ...
+
+    def promised_mib(self, node_id: NodeId) -> int:
+        """Memory promised to slices there."""
+        ...
+
+    def loaded_mib(self, node_id: NodeId) -> int:
+        """The loaded part of it."""
+        ...
+
+    def measured_ms(self, slice_id: str, node_id: NodeId) -> float | None:
+        """What a slice was measured to take there."""
+        ...
+
+
+class Fleet:
+    """Everything about nodes. Implements deployer.Fleet."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        policy: Policy,
+        *,
+        terms: Callable[[], Terms],
+        clock: Callable[[], float],
+        random: Random,
+        report: Report,
+    ) -> None:
+        self._membership = membership
+        self.policy = policy
+        self._terms = terms
+        self._clock = clock
+        self._random = random
+        self._report = report
+        self._table = FleetTable()
+        self._listener: FleetListener | None = None
+        self._scores: dict[NodeId, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self.heartbeats = 0
+
+    def connect(self, listener: FleetListener) -> None:
+        """Who is told. Once, before the first event."""
+        self._listener = listener
+
+    # What arrives.
+
+    def register(self, body: bytes) -> bytes:
+        """TLV in, TLV out. Raises UsageError."""
+        registration = decode_registration(body)
+        answer, orders = admit(self._membership, self._now_ms(), registration, self._terms())
+        self._perform(orders)
+        self._arm()
+        return encode_answer(answer)
+
+    def heartbeat(self, body: bytes) -> bytes:
+        """One beat in, the answer out. Raises UsageError."""
+        beat = decode_heartbeat(body)
+        self.heartbeats += 1
+        orders = self._handle(BeatReceived(beat.node_id, beat.session, beat.counter, beat.health))
+        for order in orders:
+            if isinstance(order, AnswerBeat):
+                return encode_heartbeat_answer(order.answer)
+        return encode_heartbeat_answer("ok")
+
+    def link_opened(self, node_id: NodeId, session: int, link_id: int) -> None:
+        """A node dialled."""
+        self._handle(LinkOpened(node_id, session, link_id))
+
+    def link_closed(
+        self, node_id: NodeId, session: int, link_id: int, reason: str, *, is_orderly: bool
+    ) -> None:
+        """A link broke or was closed."""
+        self._handle(LinkClosed(node_id, session, link_id, reason, is_orderly))
+
+    def dispatch_failed(self, node_id: NodeId, reason: str) -> None:
+        """A node did not take or not answer a frame."""
+        member = self._membership.member(node_id)
+        if member is not None:
+            self._handle(DispatchFailed(node_id, member.profile.session, reason))
+
+    def slice_failed(self, node_id: NodeId) -> None:
+        """A node answered with a failure."""
+        member = self._membership.member(node_id)
+        if member is not None:
+            self._handle(SliceFailed(node_id, member.profile.session))
+
+    def left(self, node_id: str, session: int) -> None:
+        """A node says good-bye. Raises NotFound, or Conflict when a newer session lives."""
+        member = self.find(node_id)
+        if member.profile.session != session:
+            raise Conflict(
+                f"node {member.profile.name} is in session {member.profile.session}, not {session}",
+                hint="only the living session can say good-bye",
+            )
+        self._handle(NodeLeft(member.profile.node_id, session))
+
+    def drain(self, name_or_id: str) -> Member:
+        """Take a node out of service. Raises NotFound or Conflict."""
+        member = self.find(name_or_id)
+        self._handle(DrainRequested(member.profile.node_id))
+        return self.find(member.profile.node_id)
+
+    # What is asked.
+
+    def members(self) -> tuple[Member, ...]:
+        """All nodes, by name."""
+        return tuple(sorted(self._membership.members(), key=lambda each: each.profile.name))
+
+    def fleet_nodes(self) -> tuple[FleetNode, ...]:
+        """All nodes as the planner sees them."""
+        return tuple(self._fleet_node(member) for member in self.members())
+
+    def find(self, name_or_id: str) -> Member:
+        """By name, id or unique beginning of an id. Raises NotFound or Conflict."""
+        members = self.members()
+        exact = [m for m in members if name_or_id in (m.profile.name, m.profile.node_id)]
+        found = exact or [
+            m for m in members if name_or_id and m.profile.node_id.startswith(name_or_id)
+        ]
+        if len(found) > 1:
+            names = ", ".join(member.profile.name for member in found[:4])
+            raise Conflict(
+                f"{name_or_id!r} is the beginning of {len(found)} node ids",
+                hint=f"give more of it, or one of the names {names}",
+            )
+        if not found:
+            raise NotFound(
+                f"no node {name_or_id!r} in cluster {self._terms().cluster!r}",
+                hint=nearest(name_or_id, (member.profile.name for member in members)),
+            )
+        return found[0]
+
+    def name_of(self, node_id: str) -> str:
+        """A node's name, or its id when it is unknown."""
+        member = self._membership.member(NodeId(node_id))
+        return member.profile.name if member is not None else node_id
+
+    def health_of(self, node_id: NodeId) -> float | None:
+        """Health score of a routable node, else None."""
+        return self._scores.get(node_id)
+
+    def is_routable(self, node_id: NodeId) -> bool:
+        """See deployer.Fleet."""
+        return node_id in self._scores
+
+    def is_member(self, node_id: NodeId) -> bool:
+        """See deployer.Fleet."""
+        member = self._membership.member(node_id)
+        return member is not None and member.status not in ("lost", "draining")
+
+    def addresses(self, node_id: NodeId) -> tuple[str, ...]:
+        """See deployer.Fleet."""
+        member = self._membership.member(node_id)
+        return member.profile.addresses if member is not None else ()
+
+    def plan(
+        self, known: Known, *, is_explained: bool = False, slices: Collection[int] | None = None
+    ) -> Plan:
+        """See deployer.Fleet; `slices` narrows it to some indexes, as of the raw shape."""
+        assert self._listener is not None, "connect() comes first"
+        return plan_deployment(
+            [part for part in known.slices if slices is None or part.index in slices],
+            known.record.partition.adapted_edges or known.record.partition.edges,
+            self._table,
+            self.policy,
+            random=self._random,
+            model_id=known.model_id,
+            version=known.version,
+            times=self._listener.measured_ms,
+            links=LinkGuess(undialable=known.undialable),
+            replicas=known.replicas,
+            existing={index: nodes for index, nodes in known.existing.items() if nodes},
+            excluded=known.excluded,
+            is_explained=is_explained,
+        )
+
+    def roomiest_mib(self) -> int:
+        """Free and not promised memory of the roomiest routable node."""
+        rooms = [
+            float(self._table.memory_mib_room[self._table.row(node_id)]) for node_id in self._scores
+        ]
+        return int(max(rooms, default=0.0))
+
+    def memory_changed(self) -> None:
+        """See deployer.Fleet."""
+        for member in self._membership.members():
+            if member.profile.node_id in self._table:
+                self._table.upsert(self._fleet_node(member))
+
+    # Membership's orders.
+
+    def _handle(self, event: MembershipEvent) -> tuple[MembershipInstruction, ...]:
+        orders = self._membership.handle(self._now_ms(), event)
+        self._perform(orders)
+        self._arm()
+        return orders
+
+    def _perform(self, orders: tuple[MembershipInstruction, ...]) -> None:
+        for order in orders:
+            match order:
+                case PublishJoined(profile=profile):
+                    self._report("node joined", node=profile.name, id=profile.node_id)
+                    self._put(profile.node_id)
+                case PublishUpdated(profile=profile):
+                    self._put(profile.node_id)
+                case PublishChanged():
+                    self._changed(order)
+                case PublishLost(node_id=node_id, reason=reason):
+                    self._report("node lost", node=self.name_of(node_id), reason=reason)
+                    self._unusable(node_id, reason, is_final=True)
+                    self._put(node_id)
+                case PublishForgotten(node_id=node_id):
+                    if node_id in self._table:
+                        self._table.remove(node_id)
+                case EvictSession(node_id=node_id, reason=reason):
+                    self._unusable(node_id, reason, is_final=False)
+                case RecordHealth(node_id=node_id, health=health, health_score=score):
+                    self._record(node_id, health, score)
+                case RecordScore(node_id=node_id, health_score=score):
+                    if node_id in self._scores:
+                        self._scores[node_id] = score
+                    if node_id in self._table:
+                        self._table.set_health(node_id, score)
+                case RenameNode(node_id=node_id, warning=warning):
+                    self._report("node renamed", id=node_id, warning=warning)
+                case RefuseNode(node_id=node_id, reason=reason):
+                    self._report("node refused", id=node_id, reason=reason)
+                case AnswerBeat():
+                    pass
+
+    def _changed(self, order: PublishChanged) -> None:
+        node_id = order.node_id
+        self._put(node_id)
+        self._report(
+            "node status", node=self.name_of(node_id), status=order.status, reason=order.reason
+        )
+        if order.status == "ready":
+            member = self._membership.member(node_id)
+            self._scores[node_id] = member.health_score if member is not None else 1.0
+            assert self._listener is not None, "connect() comes first"
+            self._listener.node_usable(node_id)
+        else:
+            self._unusable(node_id, order.reason, is_final=order.status == "draining")
+
+    def _unusable(self, node_id: NodeId, reason: str, *, is_final: bool) -> None:
+        was_routable = self._scores.pop(node_id, None) is not None
+        if was_routable or is_final:
+            assert self._listener is not None, "connect() comes first"
+            self._listener.node_unusable(node_id, reason, is_final=is_final)
+
+    def _put(self, node_id: NodeId) -> None:
+        member = self._membership.member(node_id)
+        if member is not None:
+            self._table.upsert(self._fleet_node(member))
+
+    def _record(self, node_id: NodeId, health: NodeHealth, score: float) -> None:
+        if node_id in self._scores:
+            self._scores[node_id] = score
+        member = self._membership.member(node_id)
+        if member is not None and node_id in self._table:
+            capped = self._capped(health, node_id, member.profile.memory_mib)
+            self._table.sample(node_id, capped, score)
+
+    def _fleet_node(self, member: Member) -> FleetNode:
+        assert self._listener is not None, "connect() comes first"
+        node_id = member.profile.node_id
+        return FleetNode(
+            profile=member.profile,
+            health=self._capped(member.health, node_id, member.profile.memory_mib),
+            status=member.status,
+            health_score=member.health_score,
+            seen_ms=member.seen_ms,
+            memory_mib_reserved=self._listener.promised_mib(node_id),
+        )
+
+    def _capped(self, health: NodeHealth, node_id: NodeId, memory_mib: int) -> NodeHealth:
+        assert self._listener is not None, "connect() comes first"
+        if health.memory_mib_free is None:
+            return health
+        unloaded = health.memory_mib_free + self._listener.loaded_mib(node_id)
+        return replace(health, memory_mib_free=min(unloaded, memory_mib))
+
+    # Time.
+
+    def _now_ms(self) -> int:
+        return int(self._clock())
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        wakeup_ms = self._membership.next_wakeup_ms()
+        if wakeup_ms is not None:
+            delay_s = max(wakeup_ms - self._clock(), 0.0) / 1000 + 0.001
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._handle, Woke())
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,83 @@
+"""From the gateway's rooms to what people see. Reads, never changes."""
+
+from __future__ import annotations
+
+from din.discovery.membership import Member
+from din.domain.node import NodeId
+from din.domain.views import ModelView, NodeView, ReplicaView, SliceView
+from din.gateway.core import Gateway
+from din.gateway.models import ModelRecord
+
+
+def node_view(gateway: Gateway, member: Member, *, is_whole: bool) -> NodeView:
+    """One node with what it holds."""
+    profile = member.profile
+    age_ms = int(gateway.effects.clock()) - member.seen_ms
+    return NodeView(
+        node_id=profile.node_id,
+        name=profile.name,
+        status=member.status,
+        reason=member.reason,
+        device_type=profile.device_type,
+        health=member.health,
+        health_score=round(member.health_score, 3),
+        heartbeat_age_ms=max(age_ms, 0),
+        memory_mib=profile.memory_mib,
+        memory_mib_reserved=gateway.promised_mib(profile.node_id),
+        slices=_slices_on(gateway, profile.node_id),
+        address=next((each for each in profile.addresses if each.startswith("tcp:")), ""),
+        profile=profile if is_whole else None,
+    )
+
+
+def _slices_on(gateway: Gateway, node_id: NodeId) -> tuple[str, ...]:
+    return tuple(
+        f"{holding.record.manifest.model_id}/{holding.partition.slices[index].name}"
+        for holding in gateway.deployer.holdings()
+        for index in holding.ready_on(node_id)
+    )
+
+
+def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
+    """One model version with its replicas; what is only planned (dry run) has none."""
+    manifest = record.manifest
+    holding = next((each for each in gateway.deployer.holdings() if each.record is record), None)
+    deployment = holding.serving.deployment if holding is not None else None
+    found = holding.replicas() if holding is not None else ()
+    slices = tuple(
+        SliceView(
+            index=part.index,
+            name=part.name,
+            kind=part.kind,
+            slice_id=part.slice_id,
+            operators=part.operators,
+            bytes_weights=part.bytes_weights,
+            memory_mib=part.memory_mib,
+            device_type=part.device_type,
+            replicas=tuple(
+                ReplicaView(
+                    node=gateway.fleet.name_of(each.node_id),
+                    state=each.state,
+                    reason=each.reason,
+                )
+                for each in found
+                if each.slice_index == part.index
+            ),
+        )
+        for part in record.partition.slices
+    )
+    return ModelView(
+        model_id=manifest.model_id,
+        version=manifest.version,
+        state=deployment.state if deployment is not None else "placing",
+        reason=deployment.reason if deployment is not None else "",
+        hint=holding.hint if holding is not None else "",
+        epoch=(deployment.epoch.deployment, deployment.epoch.revision) if deployment else (0, 0),
+        inputs=manifest.inputs,
+        outputs=manifest.outputs,
+        slices=slices,
+        cuts=record.cuts,
+        manifest=manifest,
+        warnings=record.warnings,
+        notes=record.notes,
+    )
