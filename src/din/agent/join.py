@@ -1,0 +1,271 @@
+"""How an agent becomes and stays a member: find a gateway, register, beat, and begin again.
+
+    find      see `search`
+    register  POST /api/v1/nodes; a refusal is reported and tried again with back-off
+    beat      POST /api/v1/heartbeat on one connection; random first phase, then jitter
+    again     on "register again", on a changed profile (a new address), and after three beats
+              without an answer, when the search begins anew
+
+Nothing that comes over the wire ends the loop. What would never heal, a profile that does not fit
+into a registration, is raised. The clock here only paces: the gateway decides who is a member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Final, NoReturn
+
+import msgspec
+from msgspec import Struct
+
+from din.agent.search import (
+    REQUEST_FAILURES,
+    REQUEST_MS,
+    BrowseCall,
+    Chosen,
+    Connect,
+    DiscoveryMode,
+    HttpClient,
+    Search,
+    said,
+)
+from din.discovery.schedule import MISSED_BEATS_LOST, BeatSchedule
+from din.domain.node import NodeHealth, NodeProfile
+from din.domain.views import ErrorView
+from din.errors import Conflict, DinError, Unreachable, UsageError, error_of_code
+from din.transport.find import browse as browse_child
+from din.wire import heartbeat, registration
+from din.wire.heartbeat import Heartbeat, HeartbeatAnswer
+from din.wire.registration import Admission, Refusal
+
+GOODBYE_MS: Final = 1000
+BACKOFF_MS_MIN: Final = 500
+BACKOFF_MS_MAX: Final = 30_000
+NODES_PATH: Final = "/api/v1/nodes"
+HEARTBEAT_PATH: Final = "/api/v1/heartbeat"
+
+
+class Joined(Struct, frozen=True):
+    """A registration that was accepted."""
+
+    answer: Admission
+    gateway_url: str
+    how: str
+    """Why this gateway: its announcement, or the unicast candidate and why multicast failed."""
+
+
+class _Membership(Struct):
+    """One accepted registration while it lasts."""
+
+    client: HttpClient
+    joined: Joined
+    profile: NodeProfile
+    schedule: BeatSchedule
+
+
+class Joiner:
+    """Keeps one node a member of one cluster: `run` for ever, until `stop`."""
+
+    def __init__(
+        self,
+        *,
+        profile: Callable[[], NodeProfile],
+        health: Callable[[], NodeHealth],
+        cluster: str,
+        discovery_mode: DiscoveryMode,
+        gateways: Sequence[str],
+        state_dir: Path,
+        random: Random,
+        report: Callable[..., None],
+        connect: Connect,
+        on_joined: Callable[[Joined], None],
+        on_rejoin: Callable[[Joined], None],
+        browse: BrowseCall = browse_child,
+    ) -> None:
+        """`gateways` in order of preference: flag, environment, configuration. `profile` and
+        `health` answer at once, from what is measured already. Raises UsageError."""
+        self._profile = profile
+        self._health = health
+        self._cluster = registration.check_name("cluster", cluster)
+        self._search = Search(
+            cluster=cluster,
+            mode=discovery_mode,
+            gateways=gateways,
+            state_dir=state_dir,
+            connect=connect,
+            browse=browse,
+            report=report,
+        )
+        self._random = random
+        self._report = report
+        self._connect = connect
+        self._on_joined = on_joined
+        self._on_rejoin = on_rejoin
+        self._stopping = asyncio.Event()
+        self._member: _Membership | None = None
+        self._was_joined = False
+        self._counter = 0
+        self._failures = 0
+
+    async def run(self) -> None:
+        """Join and stay joined until `stop`. Raises UsageError or TooLarge when the profile does
+        not fit into a registration."""
+        registration.encode_registration(self._profile(), self._cluster)
+        while not self._stopping.is_set():
+            try:
+                await self._live_with(await self._search.find())
+            except REQUEST_FAILURES as error:
+                await self._back_off(error)
+
+    async def stop(self) -> None:
+        """Say goodbye and end `run`. Never raises; takes at most a second."""
+        self._stopping.set()
+        member = self._member
+        if member is None:
+            return
+        path = f"{NODES_PATH}/{member.profile.node_id}?session={member.profile.session}"
+        client = self._connect(member.joined.gateway_url)
+        try:
+            await client.request("DELETE", path, timeout_ms=GOODBYE_MS)
+        except REQUEST_FAILURES as error:
+            self._report("goodbye_failed", reason=said(error))
+        finally:
+            await client.close()
+
+    async def _live_with(self, chosen: Chosen) -> None:
+        """Register and beat until this gateway is gone. Raises one of REQUEST_FAILURES."""
+        client = self._connect(chosen.url)
+        try:
+            while not self._stopping.is_set():
+                self._member = await self._register(client, chosen)
+                self._failures = 0
+                await self._beat_until_replaced(self._member)
+        finally:
+            await client.close()
+
+    # -- registration -----------------------------------------------------------------------------
+
+    async def _register(self, client: HttpClient, chosen: Chosen) -> _Membership:
+        profile = self._profile()
+        body = registration.encode_registration(profile, self._cluster)
+        headers = {"Content-Type": registration.CONTENT_TYPE}
+        status, _, answer_body = await client.request("POST", NODES_PATH, body, headers, REQUEST_MS)
+        if status != 200:
+            _raise_answered(status, answer_body)
+        answer = registration.decode_answer(answer_body)
+        if isinstance(answer, Refusal):
+            raise Conflict(f"refused by {chosen.url}: {answer.reason}", hint=answer.hint)
+        schedule = BeatSchedule(answer.heartbeat_interval_ms, answer.heartbeat_jitter_ms)
+        joined = Joined(answer, chosen.url, chosen.how)
+        self._tell(joined)
+        return _Membership(client, joined, profile, schedule)
+
+    def _tell(self, joined: Joined) -> None:
+        answer = joined.answer
+        self._report(
+            "rejoined" if self._was_joined else "joined",
+            name=answer.name,
+            gateway=joined.gateway_url,
+            gateway_id=answer.gateway_id,
+            how=joined.how,
+        )
+        for warning in answer.warnings:
+            self._report("registration_warning", warning=warning)
+        call = self._on_rejoin if self._was_joined else self._on_joined
+        self._was_joined = True
+        self._search.remember(joined.gateway_url)
+        call(joined)
+
+    # -- beats ------------------------------------------------------------------------------------
+
+    async def _beat_until_replaced(self, member: _Membership) -> None:
+        """Returns when the node is to register again. Raises Unreachable after three beats in a
+        row without an answer."""
+        delay_ms = member.schedule.first_delay_ms(self._random)
+        unanswered = 0
+        said_before: HeartbeatAnswer = "ok"
+        while not await self._stopped_within(delay_ms):
+            if self._profile() != member.profile:
+                self._report("profile_changed")
+                return
+            try:
+                answer = await self._beat(member)
+                unanswered = 0
+            except REQUEST_FAILURES as error:
+                unanswered += 1
+                self._report("heartbeat_failed", reason=said(error), in_a_row=unanswered)
+                if unanswered >= MISSED_BEATS_LOST:
+                    raise Unreachable(
+                        f"gateway {member.joined.gateway_url} left {unanswered} heartbeats "
+                        f"unanswered: {said(error)}"
+                    ) from error
+                answer = said_before
+            if answer == "register again":
+                self._report("asked_to_register_again")
+                return
+            if answer != said_before:
+                self._report("draining" if answer == "draining" else "not_draining")
+                said_before = answer
+            delay_ms = member.schedule.next_delay_ms(self._random)
+
+    async def _beat(self, member: _Membership) -> HeartbeatAnswer:
+        timeout_ms = min(REQUEST_MS, member.schedule.interval_ms)
+        headers = {"Content-Type": heartbeat.CONTENT_TYPE}
+        body = self._encoded_beat(member.profile)
+        status, _, answer = await member.client.request(
+            "POST", HEARTBEAT_PATH, body, headers, timeout_ms
+        )
+        if status != 200:
+            _raise_answered(status, answer)
+        return heartbeat.decode_heartbeat_answer(answer)
+
+    def _encoded_beat(self, profile: NodeProfile) -> bytes:
+        """A sample that cannot be sent costs the sample and not the beat."""
+        self._counter += 1
+        health = self._health()
+        try:
+            return heartbeat.encode_heartbeat(self._heartbeat(profile, health))
+        except UsageError as error:
+            self._report("sample_dropped", reason=error.message)
+            bare = NodeHealth(queue_length=max(0, health.queue_length))
+            return heartbeat.encode_heartbeat(self._heartbeat(profile, bare))
+
+    def _heartbeat(self, profile: NodeProfile, health: NodeHealth) -> Heartbeat:
+        return Heartbeat(
+            node_id=profile.node_id,
+            session=profile.session,
+            counter=self._counter,
+            health=health,
+        )
+
+    # -- pace -------------------------------------------------------------------------------------
+
+    async def _back_off(self, error: BaseException) -> None:
+        """Wait longer after each failure in a row, at random, so that a fleet does not return as
+        one."""
+        longest_ms = min(BACKOFF_MS_MAX, BACKOFF_MS_MIN * 2 ** min(self._failures, 10))
+        delay_ms = self._random.randint(longest_ms // 2, longest_ms)
+        self._failures += 1
+        hint = error.hint if isinstance(error, DinError) else ""
+        self._report("not_joined", reason=said(error), hint=hint, retry_in_ms=delay_ms)
+        await self._stopped_within(delay_ms)
+
+    async def _stopped_within(self, delay_ms: int) -> bool:
+        try:
+            async with asyncio.timeout(delay_ms / 1000):
+                await self._stopping.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+def _raise_answered(status: int, body: bytes) -> NoReturn:
+    """Turn an error answer of the gateway back into the error it was."""
+    try:
+        view = msgspec.json.decode(body, type=ErrorView)
+    except msgspec.MsgspecError:
+        raise Unreachable(f"the gateway answered with HTTP status {status}") from None
+    raise error_of_code(view.code, view.message, view.hint)

@@ -1,0 +1,196 @@
+"""Finding a gateway: multicast by a short-lived child, then unicast candidates, with the reasons.
+
+auto       gateways that the operator named, then multicast for 5 s, then the last known one and
+           127.0.0.1:8000. A refused port 5353 ends multicast at once.
+multicast  only what announces itself
+unicast    named, last known, 127.0.0.1:8000
+
+An announcement or a configured address is a hint: each gateway is asked for its cluster first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from din.domain.views import GatewayView
+from din.errors import DinError, Unreachable, UsageError
+from din.system.identity import write_atomically
+from din.transport.find import Browsed
+
+BROWSE_MS: Final = 5000
+REQUEST_MS: Final = 3000
+CANDIDATES_MAX: Final = 16
+LAST_GATEWAY_FILE: Final = "gateway.json"
+LAST_GATEWAY_BYTES_MAX: Final = 4096
+DEFAULT_PORT: Final = 8000
+DEFAULT_GATEWAY: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
+GATEWAY_PATH: Final = "/api/v1/gateway"
+
+DiscoveryMode = Literal["auto", "multicast", "unicast"]
+
+
+class HttpClient(Protocol):
+    """A keep-alive connection to one gateway. Raises DinError, OSError or TimeoutError."""
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        timeout_ms: int = REQUEST_MS,
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers, body."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+Connect = Callable[[str], HttpClient]
+BrowseCall = Callable[[str, int], Awaitable[Browsed]]
+REQUEST_FAILURES: Final = (DinError, OSError, TimeoutError)
+
+
+class Chosen(Struct, frozen=True):
+    """A gateway that serves our cluster, and why it is this one."""
+
+    url: str
+    how: str
+
+
+class _LastGateway(Struct):
+    """What `gateway.json` holds."""
+
+    url: str
+
+
+class Search:
+    """Looks for a gateway of one cluster, once per call of `find`."""
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        mode: DiscoveryMode,
+        gateways: Sequence[str],
+        state_dir: Path,
+        connect: Connect,
+        browse: BrowseCall,
+        report: Callable[..., None],
+    ) -> None:
+        self._cluster = cluster
+        self._mode = mode
+        self._named = tuple(gateway_url(each) for each in gateways)[:CANDIDATES_MAX]
+        self._last_path = state_dir / LAST_GATEWAY_FILE
+        self._connect = connect
+        self._browse = browse
+        self._report = report
+
+    async def find(self) -> Chosen:
+        """A gateway that serves our cluster. Raises Unreachable listing what was tried."""
+        tried: list[str] = []
+        if chosen := await self._first_serving(self._first(), "named by the operator", tried):
+            return chosen
+        how = "unicast"
+        if self._mode != "unicast":
+            if chosen := await self._by_multicast(tried):
+                return chosen
+            how = f"unicast, since {tried[-1]}"
+            self._report("multicast_found_nothing", reason=tried[-1], mode=self._mode)
+        if chosen := await self._first_serving(self._last_resorts(), how, tried):
+            return chosen
+        raise Unreachable(
+            f"no gateway of cluster {self._cluster!r} found: {'; '.join(tried)}",
+            hint="start one with `din up`, or name it with --gateway http://HOST:8000",
+        )
+
+    def remember(self, url: str) -> None:
+        """Keep the gateway for the next start. A full disk costs that memory only."""
+        try:
+            write_atomically(self._last_path, msgspec.json.encode(_LastGateway(url)) + b"\n")
+        except DinError as error:
+            self._report("last_gateway_not_kept", reason=error.message)
+
+    async def _by_multicast(self, tried: list[str]) -> Chosen | None:
+        browsed = await self._browse(self._cluster, BROWSE_MS)
+        if browsed.gateway is None:
+            tried.append(browsed.reason)
+            return None
+        urls = browsed.gateway.urls[:CANDIDATES_MAX]
+        announced = f"announced by multicast as gateway {browsed.gateway.gateway_id}"
+        return await self._first_serving(urls, announced, tried)
+
+    async def _first_serving(
+        self, urls: Sequence[str], how: str, tried: list[str]
+    ) -> Chosen | None:
+        for url in urls:
+            problem = await self._problem_with(url)
+            if problem is None:
+                return Chosen(url, how)
+            tried.append(f"{url} {problem}")
+        return None
+
+    async def _problem_with(self, url: str) -> str | None:
+        """None when this gateway serves our cluster, else what is wrong with it."""
+        client = self._connect(url)
+        try:
+            status, _, body = await client.request("GET", GATEWAY_PATH, timeout_ms=REQUEST_MS)
+            view = msgspec.json.decode(body, type=GatewayView) if status == 200 else None
+        except REQUEST_FAILURES as error:
+            return f"did not answer ({said(error)})"
+        except msgspec.MsgspecError as error:
+            return f"answered something that is no gateway's ({error})"
+        finally:
+            await client.close()
+        if view is None:
+            return f"answered with HTTP status {status}"
+        return None if view.cluster == self._cluster else f"serves cluster {view.cluster!r}"
+
+    def _first(self) -> tuple[str, ...]:
+        return () if self._mode == "multicast" else self._named
+
+    def _last_resorts(self) -> tuple[str, ...]:
+        if self._mode == "multicast":
+            return ()
+        last = self._last()
+        others = dict.fromkeys((*((last,) if last else ()), DEFAULT_GATEWAY))
+        return tuple(each for each in others if each not in self._named)
+
+    def _last(self) -> str | None:
+        try:
+            with open(self._last_path, "rb") as file:
+                raw = file.read(LAST_GATEWAY_BYTES_MAX)
+            return gateway_url(msgspec.json.decode(raw, type=_LastGateway).url)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError, UsageError) as error:
+            self._report("last_gateway_unreadable", reason=said(error))
+            return None
+
+
+def gateway_url(text: str) -> str:
+    """`http://host:port` of what a person wrote (`host`, `host:port`, a URL). Raises UsageError."""
+    hint = "for example http://192.168.1.10:8000"
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        host, port = parts.hostname, parts.port or DEFAULT_PORT
+    except ValueError as error:
+        raise UsageError(f"gateway {text!r} is not an address: {error}", hint=hint) from None
+    if parts.scheme != "http" or not host or parts.path.strip("/") or parts.query:
+        raise UsageError(f"gateway {text!r} is not of the form http://HOST:PORT", hint=hint)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def said(error: BaseException) -> str:
+    """The words of an error; its kind where it has none."""
+    if isinstance(error, DinError):
+        return error.message
+    return str(error) or type(error).__name__

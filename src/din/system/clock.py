@@ -1,0 +1,16 @@
+"""The two clocks. Cores get `now_ms` as an argument; only effect rooms and programs call these."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+
+def monotonic_ms() -> int:
+    """Milliseconds that never run backwards; says nothing about the time of day."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def wall_clock_iso() -> str:
+    """The time of day in UTC, ISO 8601 with milliseconds. For people, never for decisions."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
