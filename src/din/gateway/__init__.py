@@ -1,1 +1,1 @@
-"""The gateway's own logic: fleet, deployments, routing, dispatch. Knows neither onnx nor HTTP words."""
+"""The gateway's own logic: fleet, deployments, routing, dispatch. Knows no onnx, no HTTP words."""

@@ -57,7 +57,7 @@ class Dispatch:
             raise
         finally:
             self._inflight -= 1
-                seconds = (tools.clock() - started_ms) / 1000
+            seconds = (tools.clock() - started_ms) / 1000
             tools.metrics.count_request(call.model_id, code, seconds)
         return answer
 

@@ -1,4 +1,4 @@
-"""Who holds which slice of one deployment: replicas assigned, ready and failed. Pure book-keeping."""
+"""Who holds which slice of one deployment: replicas assigned, ready, failed. Pure book-keeping."""
 
 from __future__ import annotations
 

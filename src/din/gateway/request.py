@@ -109,8 +109,9 @@ class Request:
                 except AttemptEnded as ended:
                     self._record(replicas, ended.error.message, started_ms)
                     await self._after_failure(replicas, ended)
-                status = "completed"
-                return answer
+                else:
+                    status = "completed"
+                    return answer
         except asyncio.CancelledError:
             status = "cancelled"
             raise

@@ -1,6 +1,6 @@
 """What the gateway offers to its fronts (HTTP, later gRPC): two small surfaces, no HTTP words.
 
-The fronts translate bytes into these calls and errors into their own shapes; tests give them a fake.
+The fronts translate bytes into these calls and errors into their own shapes; tests give a fake.
 """
 
 from __future__ import annotations

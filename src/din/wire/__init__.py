@@ -1,1 +1,1 @@
-"""Bytes to domain and back. Knows no socket, no clock; each codec has test vectors in docs/protocol."""
+"""Bytes to domain and back. Knows no socket, no clock; codecs have vectors in docs/protocol."""
