@@ -38,6 +38,7 @@ class Played:
 
     def __init__(self) -> None:
         ours, self.worker = control_pair()
+        self.worker.settimeout(10)
         self.arena = create_arena(LAYOUT)
         self.told: list[OutputSet | DinError] = []
         self.loaded: list[Loaded | LoadFailed] = []
@@ -108,7 +109,26 @@ def test_an_answer_gives_views_into_the_arena_and_release_tells_the_worker():
             assert it.channel.inflight == 0
             result.release()
             result.release()
+            await asyncio.sleep(0.05)
             assert it.heard() == Release(ticket)
+            it.worker.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                it.worker.recv(10)
+
+    asyncio.run(story())
+
+
+def test_the_next_order_carries_what_was_released():
+    async def story() -> None:
+        async with played() as it:
+            ticket = it.ask()
+            await it.say(Computed(ticket, (Placed(Y, OUT),), 1))
+            it.result().release()
+            it.channel.compute((), ("y",), 1000, it.told.append)
+            order = it.heard()
+            assert isinstance(order, Compute)
+            assert order.released == (ticket,)
+            await asyncio.sleep(0.05)
             it.worker.setblocking(False)
             with pytest.raises(BlockingIOError):
                 it.worker.recv(10)

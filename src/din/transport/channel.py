@@ -46,6 +46,8 @@ RANK_MAX: Final = 16
 PENDING_MAX: Final = 64
 """Small messages kept while the socket is full; far more than two requests can cause."""
 MESSAGE_CHARACTERS_MAX: Final = 2000
+RELEASE_DELAY_S: Final = 0.01
+UNSENT_RELEASES_MAX: Final = 8
 ABORT_TIMEOUT_S: Final = 5.0
 """More than the time after which a healthy worker gives itself up."""
 WORKER_DIED: Final = "the worker died"
@@ -113,7 +115,7 @@ class WorkerChannel:
     Takes over `sock`; `arena_fd` stays the caller's and may be closed at once.
     """
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         sock: socket.socket,
@@ -133,6 +135,8 @@ class WorkerChannel:
         self._asked: dict[int, _Asked] = {}
         self._output_ranges: dict[int, list[tuple[int, int]]] = {}
         self._pending: deque[bytes] = deque()
+        self._unsent_releases: list[int] = []
+        self._is_release_timed = False
         self._session = secrets.randbits(30) + 1
         self._counter = 0
         self._buffer = bytearray(MESSAGE_BYTES_MAX + 1)
@@ -177,7 +181,10 @@ class WorkerChannel:
         self._counter += 1
         ticket = self._session << 32 | self._counter & 0xFFFFFFFF
         now_ms = time.monotonic_ns() // 1_000_000
-        data = _ENCODER.encode(Compute(ticket, tuple(inputs), outputs, remaining_ms, now_ms))
+        released = tuple(self._unsent_releases)
+        data = _ENCODER.encode(
+            Compute(ticket, tuple(inputs), outputs, remaining_ms, now_ms, released)
+        )
         if len(data) > MESSAGE_BYTES_MAX:
             raise TooLarge(
                 f"an order of {len(data)} bytes is over {MESSAGE_BYTES_MAX}",
@@ -190,6 +197,7 @@ class WorkerChannel:
         except OSError as error:
             self._break(f"the worker cannot be reached: {error.strerror}")
             raise ExecutionFailed(f"the worker cannot be reached: {error.strerror}") from error
+        del self._unsent_releases[: len(released)]
         self._asked[ticket] = _Asked(outputs, done)
         return ticket
 
@@ -295,7 +303,24 @@ class WorkerChannel:
                 raise Internal(f"an output at {start} lies over another one that ends at {end}")
 
     def _release(self, ticket: int) -> None:
-        if self._output_ranges.pop(ticket, None) is not None and self.is_open:
+        """Under load the next order carries it; a worker that is not used hears of it soon."""
+        if self._output_ranges.pop(ticket, None) is None or not self.is_open:
+            return
+        self._unsent_releases.append(ticket)
+        if len(self._unsent_releases) >= UNSENT_RELEASES_MAX:
+            self._send_releases()
+        elif not self._is_release_timed:
+            self._is_release_timed = True
+            self._loop.call_later(RELEASE_DELAY_S, self._on_release_time)
+
+    def _on_release_time(self) -> None:
+        self._is_release_timed = False
+        if self.is_open:
+            self._send_releases()
+
+    def _send_releases(self) -> None:
+        unsent, self._unsent_releases = self._unsent_releases, []
+        for ticket in unsent:
             self._send_small(Release(ticket))
 
     def _send_small(self, message: WorkerMessage) -> None:

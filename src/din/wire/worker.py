@@ -36,8 +36,10 @@ class Compute(WorkerMessage, tag="run"):
     """Names wanted; empty = all."""
     remaining_ms: int
     sent_at_ms: int = 0
-    """Monotonic clock of this host when it was sent, so that time spent waiting in the socket counts
-    against the deadline; 0 = count from when the worker reads it."""
+    """Monotonic clock of this host when it was sent, so that time spent waiting in the socket
+    counts against the deadline; 0 = count from when the worker reads it."""
+    released: tuple[int, ...] = ()
+    """Tickets released since the last order: saves a message and a wake-up each."""
 
 
 class Computed(WorkerMessage, tag="done"):

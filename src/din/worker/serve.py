@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -94,6 +95,8 @@ class Server:
             feed.handle(message)
 
     def _compute(self, feed: Feed, order: Compute) -> None:
+        for ticket in order.released:
+            feed.release(ticket)
         deadline_ms = (order.sent_at_ms or monotonic_ms()) + order.remaining_ms
         try:
             self._check_wanted_still(feed, order, deadline_ms)
@@ -174,7 +177,7 @@ class Server:
             if shape is None or spec.dtype == BYTES:
                 continue
             dtype = NUMPY_TYPES[spec.dtype]
-            nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+            nbytes = dtype.itemsize * prod(shape)
             if nbytes:
                 offsets[name] = feed.allocate(ticket, nbytes)
                 targets[name] = np.ndarray(shape, dtype, feed.memory, offsets[name])
