@@ -144,6 +144,15 @@ class WorkerPool:
         self._places = [loop.create_task(self._keep(recipe, worker)) for worker in found]
         return found[0].loaded.result()
 
+    @property
+    def channels(self) -> tuple[WorkerChannel, ...]:
+        """Of every ready worker, for an owner that keeps queues of its own."""
+        return tuple(
+            each.channel
+            for each in self._workers.values()
+            if each.is_ready and each.channel is not None and each.channel.is_open
+        )
+
     def pick(self) -> WorkerChannel | None:
         """The ready worker with the fewest requests, or None when each has its two."""
         best: WorkerChannel | None = None
