@@ -1,0 +1,414 @@
+"""Every knob of gateway and node: default, limits, unit and meaning, in one place.
+
+Precedence: flags > environment (`DIN_*`) > user's file > system's file > defaults. A file holds
+keys at its top, which apply to both programs, and the sections `gateway:` and `node:` for one:
+
+    cluster: line-4              # both
+    gpu_monitoring: nvidia_smi   # the node, as only nodes know it
+    gateway: {port: 8000}
+    node: {port: 8080}
+
+`host`, `port` and `state_dir` at the top are the gateway's. The environment works alike:
+DIN_CLUSTER for both, DIN_GATEWAY_PORT and DIN_NODE_PORT for one. An unknown key in a file is an
+error with a suggestion. Programs get their settings whole, as JSON in one environment variable, so
+the agent needs neither YAML nor a command line parser.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, cast, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+
+from din.errors import UsageError
+
+SYSTEM_FILE: Final = Path("/etc/din/config.yaml")
+FILE_BYTES_MAX: Final = 1024 * 1024
+HANDOVER_VARIABLE: Final = "DIN_CONFIG_JSON"
+"""Environment variable in which a program finds its settings as JSON."""
+
+Section = Literal["gateway", "node"]
+DiscoveryMode = Literal["auto", "multicast", "unicast"]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Text = Annotated[str, Meta(max_length=4096)]
+Label = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+
+
+class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of one gateway."""
+
+    host: Annotated[Text, Meta(description="address that HTTP listens on")] = "127.0.0.1"
+    port: Annotated[Port, Meta(description="port that HTTP listens on; 0 = any free one")] = 8000
+    cluster: Annotated[Label, Meta(description="name that nodes look for")] = "default"
+    discovery_mode: Annotated[
+        DiscoveryMode, Meta(description="auto announces by multicast and serves unicast as well")
+    ] = "auto"
+    state_dir: Annotated[
+        Text, Meta(description="where everything durable lies; empty = $XDG_STATE_HOME/din")
+    ] = ""
+    insecure_network: Annotated[
+        bool, Meta(description="allow plain text off loopback, without any authentication")
+    ] = False
+    node_heartbeat_interval_ms: Annotated[
+        int, Meta(ge=50, le=3_600_000, description="between two beats of a node; lost after 3")
+    ] = 3000
+    node_heartbeat_jitter_ms: Annotated[
+        int, Meta(ge=0, le=1_800_000, description="spread of beats; interval x 0.15")
+    ] = 450
+    scheduler_cache_ttl_ms: Annotated[
+        int,
+        Meta(ge=0, le=60_000, description="how long a route may rest on one look at the fleet"),
+    ] = 1000
+    policy: Annotated[
+        Literal["weighted-least-load", "seed-strict", "weighted-least-load-literal"],
+        Meta(description="how nodes are chosen"),
+    ] = "weighted-least-load"
+    body_bytes_max: Annotated[
+        int, Meta(ge=1024, le=2**32, description="size of one inference request")
+    ] = 64 * 1024 * 1024
+    buffered_bytes_max: Annotated[
+        int, Meta(ge=1024, le=2**40, description="size of all inference requests in memory")
+    ] = 512 * 1024 * 1024
+    result_bytes_max: Annotated[
+        int, Meta(ge=1024, le=2**32, description="size of one inference result")
+    ] = 256 * 1024 * 1024
+    connections_max: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="HTTP connections at once")
+    ] = 4096
+    artifact_quota_mib: Annotated[
+        int, Meta(ge=1, le=2**24, description="disk that model files may take")
+    ] = 8192
+    trace_count_max: Annotated[int, Meta(ge=1, le=1_000_000, description="traces kept")] = 1000
+
+
+class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of one node."""
+
+    name: Annotated[
+        Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$")],
+        Meta(description="unique in the cluster; empty = from the host name"),
+    ] = ""
+    device_type: Annotated[
+        Annotated[str, Meta(max_length=64)],
+        Meta(description="arch-accelerator-toolkit, compared exactly; empty = detected"),
+    ] = ""
+    host: Annotated[Text, Meta(description="address that peers dial")] = "127.0.0.1"
+    port: Annotated[Port, Meta(description="port for peers; 0 = any free one")] = 8080
+    cluster: Annotated[Label, Meta(description="name of the cluster to join")] = "default"
+    discovery_mode: Annotated[
+        DiscoveryMode, Meta(description="auto tries multicast for 5 s, then unicast")
+    ] = "auto"
+    gateway: Annotated[
+        tuple[str, ...], Meta(max_length=16, description="gateway URLs to ask before any other")
+    ] = ()
+    state_dir: Annotated[
+        Text, Meta(description="empty = nodes/<name> below the gateway's state_dir")
+    ] = ""
+    insecure_network: Annotated[
+        bool, Meta(description="allow plain text off loopback, without any authentication")
+    ] = False
+    cpu_cores: Annotated[
+        Annotated[float, Meta(gt=0, le=4096)] | None,
+        Meta(description="cores to offer; null = affinity or quota, the smaller"),
+    ] = None
+    memory_mib: Annotated[
+        Annotated[int, Meta(ge=1, le=2**24)] | None,
+        Meta(description="memory to offer; null = all there is"),
+    ] = None
+    gpu_memory_mib: Annotated[
+        Annotated[int, Meta(ge=0, le=2**24)] | None,
+        Meta(description="accelerator memory to offer; null = detected"),
+    ] = None
+    npu_core: Annotated[
+        Annotated[int, Meta(ge=0, le=4096)] | None, Meta(description="NPU cores; null = detected")
+    ] = None
+    temp_sensor: Annotated[
+        Text, Meta(description="file with millidegrees Celsius; empty = detected")
+    ] = ""
+    disable_temp_monitoring: Annotated[
+        bool, Meta(description="never read a temperature (it is then unknown, not 0)")
+    ] = False
+    temp_poll_interval_ms: Annotated[
+        int, Meta(ge=100, le=3_600_000, description="between two readings of the temperature")
+    ] = 500
+    gpu_monitoring: Annotated[
+        Literal["nvml", "nvidia_smi"],
+        Meta(description="where GPU load comes from; NVML needs driver 450.80.02 or newer"),
+    ] = "nvml"
+    labels: Annotated[
+        dict[str, str], Meta(max_length=32, description="free words that slices may ask for")
+    ] = {}
+
+
+Config = GatewayConfig | NodeConfig
+AnyConfig = TypeVar("AnyConfig", GatewayConfig, NodeConfig)
+SECTIONS: Final[dict[Section, type[Config]]] = {"gateway": GatewayConfig, "node": NodeConfig}
+GATEWAY_ONLY_AT_TOP: Final = frozenset({"host", "port", "state_dir"})
+"""Keys of both programs whose value at the top of a file cannot be meant for both."""
+UNITS: Final = {"ms": "ms", "mib": "MiB", "bytes": "bytes"}
+
+
+class Knob(NamedTuple):
+    """What people are told of one key."""
+
+    section: Section
+    key: str
+    default: object
+    allowed: str
+    unit: str
+    meaning: str
+
+
+class Origin(NamedTuple):
+    """Where a value came from: `default`, a file, a variable or `flag`."""
+
+    value: object
+    source: str
+
+
+class Loaded(NamedTuple):
+    """Settings of one section, with the origin of each value."""
+
+    values: dict[str, Origin]
+    warnings: tuple[str, ...]
+
+
+def user_file(environment: Mapping[str, str]) -> Path:
+    """The user's own configuration file, by the XDG rule."""
+    home = environment.get("XDG_CONFIG_HOME") or str(Path(environment.get("HOME", "~")) / ".config")
+    return Path(home).expanduser() / "din" / "config.yaml"
+
+
+def default_state_dir(environment: Mapping[str, str]) -> Path:
+    """$XDG_STATE_HOME/din or ~/.local/state/din; for root as well."""
+    home = environment.get("XDG_STATE_HOME")
+    base = Path(home) if home else Path(environment.get("HOME", "~")) / ".local" / "state"
+    return base.expanduser() / "din"
+
+
+def default_node_name(host_name: str) -> str:
+    """A host name as an RFC 1123 label."""
+    label = re.sub(r"[^a-z0-9-]+", "-", host_name.partition(".")[0].lower()).strip("-")[:63]
+    return label.strip("-") or "node"
+
+
+def load_gateway(flags: Mapping[str, object], environment: Mapping[str, str]) -> GatewayConfig:
+    """Settings of a gateway with its paths filled in. Raises UsageError."""
+    config = build(GatewayConfig, collect("gateway", flags, environment).values)
+    if config.state_dir:
+        return msgspec.structs.replace(config, state_dir=_absolute(config.state_dir))
+    return msgspec.structs.replace(config, state_dir=str(default_state_dir(environment)))
+
+
+def load_node(flags: Mapping[str, object], environment: Mapping[str, str]) -> NodeConfig:
+    """Settings of a node with name and paths filled in. Raises UsageError."""
+    config = build(NodeConfig, collect("node", flags, environment).values)
+    name = config.name or default_node_name(os.uname().nodename)
+    state_dir = config.state_dir
+    if not state_dir:
+        state_dir = str(Path(load_gateway({}, environment).state_dir) / "nodes" / name)
+    return msgspec.structs.replace(config, name=name, state_dir=_absolute(state_dir))
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+def collect(
+    section: Section, flags: Mapping[str, object], environment: Mapping[str, str]
+) -> Loaded:
+    """Value and origin of every key of a section; flags that are None count as not given."""
+    fields = _fields(section)
+    values = {key: Origin(default, "default") for key, default in fields.items()}
+    for path in (SYSTEM_FILE, user_file(environment)):
+        values.update(read_file(section, path))
+    from_environment, warnings = _environment_values(section, environment)
+    values.update(from_environment)
+    for key, value in flags.items():
+        if value is not None:
+            values[key] = Origin(value, f"flag --{key.replace('_', '-')}")
+    return Loaded(values, warnings)
+
+
+def _fields(section: Section) -> dict[str, object]:
+    struct = SECTIONS[section]
+    pairs = zip(struct.__struct_fields__, struct.__struct_defaults__, strict=True)
+    return {
+        key: default.factory() if isinstance(default, msgspec._core.Factory) else default  # noqa: SLF001  # pyright: ignore
+        for key, default in pairs
+    }
+
+
+def read_file(section: Section, path: Path) -> dict[str, Origin]:
+    """Values of one section in a YAML file; none where the file is absent. Raises UsageError."""
+    content = _parse_file(path)
+    values: dict[str, Origin] = {}
+    for key, value in content.items():
+        if key in SECTIONS:
+            continue
+        owners = [each for each in SECTIONS if key in SECTIONS[each].__struct_fields__]
+        if not owners:
+            raise _unknown(
+                path, key, {*GatewayConfig.__struct_fields__, *NodeConfig.__struct_fields__}
+            )
+        if section in owners and (section == "gateway" or key not in GATEWAY_ONLY_AT_TOP):
+            values[key] = Origin(value, str(path))
+    inner = content.get(section)
+    if section == "node" and not isinstance(content.get("gateway"), dict) and "gateway" in content:
+        values["gateway"] = Origin(content["gateway"], str(path))
+    if isinstance(inner, dict):
+        for key, value in cast("dict[str, object]", inner).items():
+            if key not in SECTIONS[section].__struct_fields__:
+                raise _unknown(path, f"{section}.{key}", SECTIONS[section].__struct_fields__)
+            values[key] = Origin(value, f"{path} ({section})")
+    return values
+
+
+def _parse_file(path: Path) -> dict[str, object]:
+    try:
+        raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise UsageError(
+            f"configuration file {path} cannot be read: {error.strerror}",
+            hint=f"check its permissions: ls -l {path}",
+        ) from None
+    if len(raw) > FILE_BYTES_MAX:
+        raise UsageError(
+            f"configuration file {path} has {len(raw)} bytes; {FILE_BYTES_MAX} is the limit"
+        )
+    import yaml
+
+    try:
+        content: object = yaml.safe_load(raw)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(
+            f"configuration file {path} is not YAML: {reason}", hint="write `key: value` lines"
+        ) from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UsageError(
+            f"configuration file {path} holds no keys", hint="write `key: value` lines"
+        )
+    return {str(key): value for key, value in cast("dict[object, object]", content).items()}
+
+
+def _unknown(path: Path, key: str, known: Iterable[str]) -> UsageError:
+    close = get_close_matches(key.rpartition(".")[2], sorted(known), n=1)
+    hint = f"did you mean {close[0]!r}?" if close else "`din config show` lists all keys"
+    return UsageError(f"{path}: unknown key {key!r}", hint=hint)
+
+
+def _environment_values(
+    section: Section, environment: Mapping[str, str]
+) -> tuple[dict[str, Origin], tuple[str, ...]]:
+    values: dict[str, Origin] = {}
+    known = {HANDOVER_VARIABLE, "DIN_SKIP_CONSOLE"}
+    for each in SECTIONS:
+        for key in SECTIONS[each].__struct_fields__:
+            own, shared = f"DIN_{each}_{key}".upper(), f"DIN_{key}".upper()
+            is_shared = each == "gateway" or key not in GATEWAY_ONLY_AT_TOP
+            names = (shared, own) if is_shared else (own,)
+            known.update(names)
+            if each != section:
+                continue
+            for name in names:
+                if environment.get(name):
+                    values[key] = Origin(_from_text(key, environment[name]), name)
+    strange = sorted(each for each in environment if each.startswith("DIN_") and each not in known)
+    return values, tuple(_warn(name, known) for name in strange)
+
+
+def _warn(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, sorted(known), n=1, cutoff=0.8)
+    suggestion = f"; did you mean {close[0]}?" if close else ""
+    return f"environment variable {name} means nothing to DIN{suggestion}"
+
+
+def _from_text(key: str, text: str) -> object:
+    if key == "gateway":
+        return [each for each in text.split(",") if each]
+    if key == "labels":
+        return dict(each.partition("=")[::2] for each in text.split(",") if each)
+    return text
+
+
+def build(struct: type[AnyConfig], values: Mapping[str, Origin]) -> AnyConfig:
+    """The frozen settings. Raises UsageError naming key, value, source and what is allowed."""
+    plain = {key: _plain(key, origin.value) for key, origin in values.items()}
+    try:
+        return msgspec.convert(plain, struct, strict=False)
+    except msgspec.ValidationError as error:
+        found = re.search(r"at `\$\.(\w+)", str(error))
+        key = found.group(1) if found else ""
+        origin = values.get(key, Origin("", "?"))
+        raise UsageError(
+            f"{key} is {origin.value!r} (from {origin.source})",
+            hint=f"allowed: {knob_of(struct, key).allowed}" if key else str(error),
+        ) from None
+
+
+def _plain(key: str, value: object) -> object:
+    if key == "gateway" and isinstance(value, str):
+        return [value]
+    return list(cast("tuple[object, ...]", value)) if isinstance(value, tuple) else value
+
+
+def knobs() -> tuple[Knob, ...]:
+    """Every key of both sections, for `din config` and the documentation."""
+    return tuple(
+        knob_of(struct, key) for struct in SECTIONS.values() for key in struct.__struct_fields__
+    )
+
+
+def knob_of(struct: type[Config], key: str) -> Knob:
+    """What people are told of one key."""
+    section: Section = "gateway" if struct is GatewayConfig else "node"
+    hint = get_type_hints(struct, include_extras=True)[key]
+    schema: dict[str, Any] = msgspec.json.schema(hint)
+    unit = next((UNITS[part] for part in key.split("_") if part in UNITS), "")
+    meaning = str(schema.get("description", ""))
+    return Knob(section, key, _fields(section)[key], _allowed(schema), unit, meaning)
+
+
+def _allowed(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema:
+        return " | ".join(map(str, schema["enum"]))
+    if "anyOf" in schema:
+        return " or ".join(_allowed(each) for each in schema["anyOf"])
+    low = schema.get("minimum", schema.get("exclusiveMinimum"))
+    if low is not None:
+        above = "above " if "exclusiveMinimum" in schema else ""
+        return f"{schema['type']}, {above}{low} to {schema.get('maximum')}"
+    if "pattern" in schema:
+        return "lowercase letters, digits and '-', at most 63 (RFC 1123 label)"
+    names = {"boolean": "true | false", "array": "list of text", "object": "name: text pairs"}
+    return names.get(schema["type"], str(schema["type"]).replace("string", "text"))
+
+
+def encode_config(config: Config) -> str:
+    """Settings as the JSON that a started program reads."""
+    return msgspec.json.encode(config).decode()
+
+
+def received_config(struct: type[AnyConfig], environment: Mapping[str, str]) -> AnyConfig:
+    """Settings that the starter handed over in the environment. Raises UsageError."""
+    text = environment.get(HANDOVER_VARIABLE)
+    if text is None:
+        program = "gateway" if struct is GatewayConfig else "node"
+        raise UsageError(
+            f"no settings in {HANDOVER_VARIABLE}", hint=f"start it with `din {program} start`"
+        )
+    try:
+        return msgspec.json.decode(text, type=struct)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"settings in {HANDOVER_VARIABLE} are broken: {error}") from None
