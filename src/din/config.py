@@ -37,6 +37,10 @@ Section = Literal["gateway", "node"]
 DiscoveryMode = Literal["auto", "multicast", "unicast"]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Text = Annotated[str, Meta(max_length=4096)]
+Cores = Annotated[float, Meta(gt=0, le=4096)]
+Count = Annotated[int, Meta(ge=0, le=4096)]
+Mebibytes = Annotated[int, Meta(ge=0, le=2**24)]
+NodeName = Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$")]
 Label = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
 
@@ -62,8 +66,7 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         int, Meta(ge=0, le=1_800_000, description="spread of beats; interval x 0.15")
     ] = 450
     scheduler_cache_ttl_ms: Annotated[
-        int,
-        Meta(ge=0, le=60_000, description="how long a route may rest on one look at the fleet"),
+        int, Meta(ge=0, le=60_000, description="how long a look at the fleet may be reused")
     ] = 1000
     policy: Annotated[
         Literal["weighted-least-load", "seed-strict", "weighted-least-load-literal"],
@@ -91,12 +94,10 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one node."""
 
     name: Annotated[
-        Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$")],
-        Meta(description="unique in the cluster; empty = from the host name"),
+        NodeName, Meta(description="unique in the cluster; empty = from the host name")
     ] = ""
     device_type: Annotated[
-        Annotated[str, Meta(max_length=64)],
-        Meta(description="arch-accelerator-toolkit, compared exactly; empty = detected"),
+        Text, Meta(description="arch-accelerator-toolkit, compared exactly; empty = detected")
     ] = ""
     host: Annotated[Text, Meta(description="address that peers dial")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="port for peers; 0 = any free one")] = 8080
@@ -114,20 +115,15 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         bool, Meta(description="allow plain text off loopback, without any authentication")
     ] = False
     cpu_cores: Annotated[
-        Annotated[float, Meta(gt=0, le=4096)] | None,
-        Meta(description="cores to offer; null = affinity or quota, the smaller"),
+        Cores | None, Meta(description="cores to offer; null = affinity or quota, the smaller")
     ] = None
     memory_mib: Annotated[
-        Annotated[int, Meta(ge=1, le=2**24)] | None,
-        Meta(description="memory to offer; null = all there is"),
+        Mebibytes | None, Meta(description="memory to offer; null = all there is")
     ] = None
     gpu_memory_mib: Annotated[
-        Annotated[int, Meta(ge=0, le=2**24)] | None,
-        Meta(description="accelerator memory to offer; null = detected"),
+        Mebibytes | None, Meta(description="accelerator memory to offer; null = detected")
     ] = None
-    npu_core: Annotated[
-        Annotated[int, Meta(ge=0, le=4096)] | None, Meta(description="NPU cores; null = detected")
-    ] = None
+    npu_core: Annotated[Count | None, Meta(description="NPU cores; null = detected")] = None
     temp_sensor: Annotated[
         Text, Meta(description="file with millidegrees Celsius; empty = detected")
     ] = ""
@@ -181,15 +177,14 @@ class Loaded(NamedTuple):
 
 def user_file(environment: Mapping[str, str]) -> Path:
     """The user's own configuration file, by the XDG rule."""
-    home = environment.get("XDG_CONFIG_HOME") or str(Path(environment.get("HOME", "~")) / ".config")
+    home = environment.get("XDG_CONFIG_HOME") or f"{environment.get('HOME', '~')}/.config"
     return Path(home).expanduser() / "din" / "config.yaml"
 
 
 def default_state_dir(environment: Mapping[str, str]) -> Path:
     """$XDG_STATE_HOME/din or ~/.local/state/din; for root as well."""
-    home = environment.get("XDG_STATE_HOME")
-    base = Path(home) if home else Path(environment.get("HOME", "~")) / ".local" / "state"
-    return base.expanduser() / "din"
+    home = environment.get("XDG_STATE_HOME") or f"{environment.get('HOME', '~')}/.local/state"
+    return Path(home).expanduser() / "din"
 
 
 def default_node_name(host_name: str) -> str:
@@ -237,12 +232,8 @@ def collect(
 
 
 def _fields(section: Section) -> dict[str, object]:
-    struct = SECTIONS[section]
-    pairs = zip(struct.__struct_fields__, struct.__struct_defaults__, strict=True)
-    return {
-        key: default.factory() if isinstance(default, msgspec._core.Factory) else default  # noqa: SLF001  # pyright: ignore
-        for key, default in pairs
-    }
+    fresh = SECTIONS[section]()
+    return {key: getattr(fresh, key) for key in fresh.__struct_fields__}
 
 
 def read_file(section: Section, path: Path) -> dict[str, Origin]:
@@ -281,9 +272,7 @@ def _parse_file(path: Path) -> dict[str, object]:
             hint=f"check its permissions: ls -l {path}",
         ) from None
     if len(raw) > FILE_BYTES_MAX:
-        raise UsageError(
-            f"configuration file {path} has {len(raw)} bytes; {FILE_BYTES_MAX} is the limit"
-        )
+        raise UsageError(f"{path} has {len(raw)} bytes; {FILE_BYTES_MAX} is the limit")
     import yaml
 
     try:
@@ -296,9 +285,7 @@ def _parse_file(path: Path) -> dict[str, object]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise UsageError(
-            f"configuration file {path} holds no keys", hint="write `key: value` lines"
-        )
+        raise UsageError(f"{path} holds no keys", hint="write `key: value` lines")
     return {str(key): value for key, value in cast("dict[object, object]", content).items()}
 
 
@@ -338,7 +325,8 @@ def _from_text(key: str, text: str) -> object:
     if key == "gateway":
         return [each for each in text.split(",") if each]
     if key == "labels":
-        return dict(each.partition("=")[::2] for each in text.split(",") if each)
+        parts = (each.partition("=") for each in text.split(",") if each)
+        return {name: value for name, _, value in parts}
     return text
 
 
@@ -371,7 +359,7 @@ def knobs() -> tuple[Knob, ...]:
 
 
 def knob_of(struct: type[Config], key: str) -> Knob:
-    """What people are told of one key."""
+    """One key of one section."""
     section: Section = "gateway" if struct is GatewayConfig else "node"
     hint = get_type_hints(struct, include_extras=True)[key]
     schema: dict[str, Any] = msgspec.json.schema(hint)
