@@ -23,8 +23,7 @@ def run(tmp_path, *asked, limits=None):
     async def test(world: World):
         worlds.append(world)
         client = await world.client()
-        for each in asked:
-            answers.append(await client.ask(*each))
+        answers.extend([await client.ask(*each) for each in asked])
 
     with_server(tmp_path, test, limits)
     return answers, worlds[0]

@@ -195,7 +195,7 @@ def _bad_base64(text: str, joined: str, reason: str) -> BadTensor:
         return BadTensor(
             f"input_data is not base64: {found.group()!r} at character {found.start()}", hint=hint
         )
-    early = re.search(r"=(?=[^=\s])", text)
+    early = re.search(r"=+(?=[^=\s])", text)
     if early:
         return BadTensor(
             f"input_data is not base64: padding at character {early.start()} before the end",
