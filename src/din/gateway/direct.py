@@ -77,6 +77,11 @@ class DirectWorkers:
         self._loop = loop
         self._replicas: dict[Key, _Replica] = {}
 
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for room in a worker."""
+        return sum(len(replica.waiting) for replica in self._replicas.values())
+
     def has(self, key: Key) -> bool:
         """Whether at least one open worker is here."""
         replica = self._replicas.get(key)

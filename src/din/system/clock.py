@@ -14,3 +14,13 @@ def monotonic_ms() -> int:
 def wall_clock_iso() -> str:
     """The time of day in UTC, ISO 8601 with milliseconds. For people, never for decisions."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def fine_monotonic_ms() -> float:
+    """The same clock as `monotonic_ms`, with fractions: for durations that people see."""
+    return time.monotonic_ns() / 1_000_000
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970. Only for what must outlast a restart: times to live, leases."""
+    return time.time_ns() // 1_000_000
