@@ -1,0 +1,229 @@
+"""Accepting links: listening sockets, handshakes with limits, one link per peer.
+
+A newer link of the same peer replaces the older one at once, so that a restarted node is never
+shadowed by its own ghost; a Hello of an older session is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from msgspec import Struct
+
+from din.transport.dial import ignore_reports
+from din.transport.handshake import REASON_CHARACTERS_MAX, FirstFrame, refusal_of, say
+from din.transport.lane import Lane
+from din.transport.limits import DEFAULT_LIMITS, LinkLimits
+from din.transport.link import Link, LinkHandler, Report
+from din.transport.listening import Identity, bind_tcp, bind_unix, identity_of, unlink_unix
+from din.transport.sockets import tune
+from din.wire.messages import PROTOCOL_VERSION, AnyMessage, Hello, Refused, Welcome
+
+ACCEPTS_PER_TURN_MAX: Final = 16
+ACCEPT_PAUSE_S: Final = 0.5
+"""Without free descriptors accepting only burns the processor."""
+
+
+class _Visitor(Struct, eq=False):
+    """A socket without a finished handshake."""
+
+    lane: Lane
+    who: str
+    is_local: bool
+    timer: asyncio.TimerHandle
+    hello: Hello | None = None
+
+
+class LinkServer:
+    """Listens on any number of addresses for one program. All calls in the loop's thread."""
+
+    def __init__(
+        self,
+        own_id: str | Callable[[], str],
+        session: int,
+        handler: LinkHandler | Callable[[], LinkHandler],
+        *,
+        limits: LinkLimits = DEFAULT_LIMITS,
+        report: Report = ignore_reports,
+    ) -> None:
+        self._own_id = own_id
+        self._session = session
+        self._handler = handler
+        self._limits = limits
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[socket.socket] = []
+        self._files: dict[str, Identity] = {}
+        self._visitors: dict[Lane, _Visitor] = {}
+        self._links: dict[str, Link] = {}
+        self._pauses: dict[int, asyncio.TimerHandle] = {}
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Accepted and open."""
+        return tuple(link for link in self._links.values() if link.is_open)
+
+    def listen_tcp(self, host: str, port: int) -> int:
+        """Listen; port 0 picks a free one. Answers the port. Raises Conflict or UsageError."""
+        sock = bind_tcp(host, port)
+        self._watch(sock)
+        return int(sock.getsockname()[1])
+
+    def listen_unix(self, path: str) -> None:
+        """Listen on a socket file of mode 0600, in place of one whose owner died.
+
+        Raises Conflict when somebody listens there or the file is no socket, UsageError when the
+        path cannot be used.
+        """
+        self._watch(bind_unix(path))
+        self._files[path] = identity_of(path)
+
+    def close(self, reason: str = "stopping") -> None:
+        """Stop listening and end all links in an orderly way."""
+        for pause in self._pauses.values():
+            pause.cancel()
+        for path, identity in self._files.items():
+            unlink_unix(path, identity)
+        for sock in self._listeners:
+            self._loop.remove_reader(sock.fileno())
+            sock.close()
+        self._files.clear()
+        self._listeners.clear()
+        for visitor in list(self._visitors.values()):
+            self._drop(visitor)
+        for link in list(self._links.values()):
+            link.close(reason, is_orderly=True)
+
+    async def wait_closed(self) -> None:
+        """After `close`: until the last link has flushed, `linger_ms` at most."""
+        for link in self._links.values():
+            await link.wait_ended()
+
+    # Accepting.
+
+    def _watch(self, sock: socket.socket) -> None:
+        self._listeners.append(sock)
+        self._loop.add_reader(sock.fileno(), self._on_acceptable, sock)
+
+    def _on_acceptable(self, sock: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_TURN_MAX):
+            try:
+                accepted, who = sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(sock, error)
+                return
+            self._welcome_in(accepted, str(who) if who else "a local process")
+
+    def _pause(self, sock: socket.socket, error: OSError) -> None:
+        hint = "raise the limit of open files" if error.errno == errno.EMFILE else ""
+        self._report("link server cannot accept", error=error.strerror, hint=hint)
+        number = sock.fileno()
+        self._loop.remove_reader(number)
+        self._pauses[number] = self._loop.call_later(
+            ACCEPT_PAUSE_S, self._loop.add_reader, number, self._on_acceptable, sock
+        )
+
+    def _welcome_in(self, sock: socket.socket, who: str) -> None:
+        if len(self._visitors) >= self._limits.handshakes_max:
+            sock.close()
+            self._report("link refused", peer=who, reason="too many unfinished handshakes",
+                         handshakes_max=self._limits.handshakes_max)  # fmt: skip
+            return
+        try:
+            tune(sock)
+        except OSError:
+            sock.close()  # it was gone before it was greeted
+            return
+        is_local = sock.family == socket.AF_UNIX
+        lane = Lane(sock, FirstFrame(self._on_hello, self._on_failed), self._limits,
+                    is_local=is_local)  # fmt: skip
+        late = partial(self._on_failed, lane, f"no handshake within {self._limits.handshake_ms} ms")
+        timer = self._loop.call_later(self._limits.handshake_ms / 1000, late)
+        self._visitors[lane] = _Visitor(lane, who, is_local, timer)
+        lane.resume()
+
+    # Handshake.
+
+    def _on_failed(self, lane: Lane, reason: str) -> None:
+        visitor = self._visitors.get(lane)
+        if visitor is not None:
+            peer = visitor.who if visitor.hello is None else visitor.hello.node_id
+            self._report("link refused", peer=peer, address=visitor.who, reason=reason)
+            self._drop(visitor)
+
+    def _drop(self, visitor: _Visitor) -> None:
+        visitor.timer.cancel()
+        self._visitors.pop(visitor.lane, None)
+        visitor.lane.close()
+
+    def _refuse(self, visitor: _Visitor, reason: str) -> None:
+        say(visitor.lane, Refused(reason[:REASON_CHARACTERS_MAX]))
+        self._on_failed(visitor.lane, reason)
+
+    def _on_hello(self, lane: Lane, message: AnyMessage) -> None:
+        visitor = self._visitors[lane]
+        if not isinstance(message, Hello):
+            self._on_failed(lane, f"{type(message).__name__} came instead of a Hello")
+            return
+        reason = refusal_of(message, self._name()) or self._refusal_among_links(message)
+        if reason:
+            self._refuse(visitor, reason)
+            return
+        visitor.hello = message
+        other = self._other_lane(visitor, message)
+        if other is not None:
+            self._join(visitor, other)
+
+    def _refusal_among_links(self, hello: Hello) -> str:
+        known = self._links.get(hello.node_id)
+        if known is not None and known.is_open:
+            if hello.session < known.peer_session:
+                return f"session {hello.session} of {hello.node_id!r} was replaced by a newer one"
+        elif len(self.links) >= self._limits.links_max:
+            return f"{self._limits.links_max} links are open already"
+        return ""
+
+    def _other_lane(self, visitor: _Visitor, hello: Hello) -> _Visitor | None:
+        wanted = (hello.node_id, hello.session, hello.link_id)
+        for other in self._visitors.values():
+            said = other.hello
+            if other is visitor or said is None or said.lane == hello.lane:
+                continue
+            if (said.node_id, said.session, said.link_id) == wanted:
+                return other
+        return None
+
+    def _join(self, one: _Visitor, other: _Visitor) -> None:
+        assert one.hello is not None, "a visitor is joined after its Hello"
+        hello = one.hello
+        for visitor in (one, other):
+            visitor.timer.cancel()
+            del self._visitors[visitor.lane]
+            say(visitor.lane, Welcome(self._name(), self._session, PROTOCOL_VERSION))
+        lanes = (one.lane, other.lane) if hello.lane == "urgent" else (other.lane, one.lane)
+        known = self._links.get(hello.node_id)
+        if known is not None:
+            known.close(f"replaced by a newer link of {hello.node_id}")
+        link = Link(hello.node_id, hello.session, lanes, self._pick_handler(), self._limits,
+                    self._report, is_local=one.is_local)  # fmt: skip
+        self._links[hello.node_id] = link
+        # In a later turn, so that the replaced link's on_closed comes first.
+        self._loop.call_soon(link.start)
+        self._forget_closed()
+
+    def _forget_closed(self) -> None:
+        if len(self._links) > self._limits.links_max:
+            self._links = {name: link for name, link in self._links.items() if link.is_open}
+
+    def _name(self) -> str:
+        return self._own_id if isinstance(self._own_id, str) else self._own_id()
+
+    def _pick_handler(self) -> LinkHandler:
+        return self._handler() if callable(self._handler) else self._handler
