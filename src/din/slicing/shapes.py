@@ -8,6 +8,7 @@ from typing import Final
 from onnx import GraphProto, ModelProto, TensorProto, TypeProto, shape_inference
 
 from din.slicing.elements import fixed_bytes, tensor_bytes
+from din.slicing.operators import OperatorGraph
 
 WEIGHT_BYTES_KEPT: Final = 1024
 """Smaller initialisers stay for inference: they may be shapes, axes or sizes."""
@@ -37,9 +38,9 @@ class Shapes:
         return self.stored_bytes.get(name) or self.bytes_typical.get(name, 0)
 
 
-def infer(model: ModelProto) -> Shapes:
+def infer(model: ModelProto, ordered: OperatorGraph) -> Shapes:
     """Types of all values of the top graph. Inference that fails leaves what the file declares."""
-    skeleton = _skeleton(model)
+    skeleton = _skeleton(model, ordered)
     warnings: list[str] = []
     types = _infer(skeleton, warnings)
     typical = skeleton
@@ -62,7 +63,7 @@ def infer(model: ModelProto) -> Shapes:
     )
 
 
-def _skeleton(model: ModelProto) -> ModelProto:
+def _skeleton(model: ModelProto, ordered: OperatorGraph) -> ModelProto:
     """The model with its large weights replaced by inputs of the same type: same inference, less
     to copy."""
     skeleton = ModelProto()
@@ -71,7 +72,7 @@ def _skeleton(model: ModelProto) -> ModelProto:
     skeleton.functions.extend(model.functions)
     graph = skeleton.graph
     graph.name = model.graph.name or "graph"
-    graph.node.extend(model.graph.node)
+    graph.node.extend(each.proto for each in ordered.operators)
     graph.input.extend(model.graph.input)
     graph.output.extend(model.graph.output)
     graph.value_info.extend(model.graph.value_info)

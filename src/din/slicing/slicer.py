@@ -77,7 +77,7 @@ def analyse(data: bytes, input_shapes: dict[str, tuple[int | str, ...]]) -> Anal
         warnings.append(f"{taken} weights were graph inputs as well; they are fixed weights now")
     override_shapes(model, input_shapes)
     graph = read_operators(model)
-    shapes = infer(model)
+    shapes = infer(model, graph)
     dead = sum(not each.is_live for each in graph.operators)
     if dead:
         warnings.append(f"{dead} operators lead to no output; they are left out")
