@@ -162,12 +162,10 @@ class Gateway:
 
     def measured_ms(self, slice_id: str, node_id: NodeId) -> float | None:
         """What a slice was measured to take on a node, in any deployment that runs now."""
-        for serving in self.models.servings():
-            for part in serving.deployment.partition.slices:
-                if part.slice_id == slice_id:
-                    replica = serving.replicas(part.index).get(node_id)
-                    if replica is not None and replica.mean_ms is not None:
-                        return replica.mean_ms
+        for serving, index in self.models.servings_of(slice_id):
+            replica = serving.replicas(index).get(node_id)
+            if replica is not None and replica.mean_ms is not None:
+                return replica.mean_ms
         return None
 
     # links.LinkEvents.

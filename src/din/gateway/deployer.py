@@ -160,8 +160,13 @@ class Deployer:
     def node_back(self, node_id: NodeId) -> None:
         """A suspect node is routable again and still holds what it held."""
         for holding in self._holdings.values():
-            for index in holding.ready_on(node_id):
-                holding.serving.add(index, node_id, is_local=self._is_local(node_id))
+            ready = holding.ready_on(node_id)
+            for index in holding.indexes_on(node_id):
+                if index in ready:
+                    holding.serving.add(index, node_id, is_local=self._is_local(node_id))
+                else:
+                    # It may have been silent while it was asked: asking twice is harmless.
+                    self._prepare(holding, index, node_id)
             self._settle(holding)
         self.look()
 

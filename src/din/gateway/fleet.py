@@ -234,7 +234,7 @@ class Fleet:
             version=known.version,
             times=self._listener.measured_ms,
             links=LinkGuess(undialable=known.undialable),
-            replicas=known.replicas,
+            replicas=1 if is_explained else known.replicas,
             existing={index: nodes for index, nodes in known.existing.items() if nodes},
             excluded=known.excluded,
             is_explained=is_explained,

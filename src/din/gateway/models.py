@@ -74,6 +74,7 @@ class ModelBook:
         self._deployer: Deploying | None = None
         self._records: dict[str, dict[str, ModelRecord]] = {}
         self._servings: dict[tuple[str, str], Serving] = {}
+        self._by_slice: dict[str, list[tuple[Serving, int]]] = {}
 
     def connect(self, deployer: Deploying) -> None:
         """Who deploys. Once, before load()."""
@@ -130,6 +131,10 @@ class ModelBook:
     def servings(self) -> tuple[Serving, ...]:
         """All that are deployed now."""
         return tuple(self._servings.values())
+
+    def servings_of(self, slice_id: str) -> list[tuple[Serving, int]]:
+        """Deployments that hold a slice, and its index there."""
+        return self._by_slice.get(slice_id, [])
 
     # Changing.
 
@@ -222,6 +227,13 @@ class ModelBook:
         manifest = record.manifest
         serving = await self._deployer.deploy(record)
         self._servings[manifest.model_id, manifest.version] = serving
+        self._index_slices()
+
+    def _index_slices(self) -> None:
+        self._by_slice = {}
+        for serving in self._servings.values():
+            for part in serving.deployment.partition.slices:
+                self._by_slice.setdefault(part.slice_id, []).append((serving, part.index))
 
     async def _forget(self, model_id: str, version: str) -> None:
         assert self._deployer is not None, "connect() comes first"
@@ -229,6 +241,7 @@ class ModelBook:
         if not self._records[model_id]:
             del self._records[model_id]
         serving = self._servings.pop((model_id, version), None)
+        self._index_slices()
         await self._store.delete(_key(record))
         if serving is not None:
             await self._deployer.retire(serving)
