@@ -1,0 +1,334 @@
+"""`din.Client`: infer, plan and look, from a program. Synchronous, one connection, no threads."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from din.client.http import PIECE_BYTES, Answer, Connection
+from din.client.result import Inference
+from din.domain.plan import Plan
+from din.domain.request import Trace, TraceStep
+from din.domain.views import (
+    GatewayView,
+    ModelList,
+    ModelView,
+    NodeList,
+    NodeView,
+    PlanView,
+    RegisterModel,
+    TraceList,
+)
+from din.errors import BadTensor, Internal, NotFound, UsageError
+
+DEFAULT_GATEWAY: Final = "http://127.0.0.1:8000"
+CONTROL_MS: Final = 30_000
+UPLOAD_MS: Final = 300_000
+INFER_MS: Final = 30_000
+GRACE_MS: Final = 2_000
+"""Waited beyond a request's own deadline, so that the gateway tells of it, not the socket."""
+OCTETS: Final = {"Content-Type": "application/octet-stream"}
+JSON: Final = {"Content-Type": "application/json"}
+
+View = TypeVar("View")
+File = bytes | bytearray | memoryview | str | os.PathLike[str]
+Progress = Callable[[int, int], None]
+"""Called with bytes sent and bytes in all."""
+
+
+class _AdaptedAnswer(msgspec.Struct):
+    request_id: str
+    model_id: str
+    result: dict[str, Any]
+    version: str = ""
+    execution_trace: tuple[TraceStep, ...] = ()
+
+
+class _TensorAnswer(msgspec.Struct):
+    model_name: str
+    outputs: list[dict[str, Any]]
+    model_version: str = ""
+    id: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class Client:
+    """Talks to one gateway. Use it as a context manager, or call `close`.
+
+    >>> with din.Client() as client:
+    ...     client.infer("centerface", "photo.jpg").result["boxes"]
+    """
+
+    def __init__(self, gateway: str | None = None, *, timeout_ms: int = INFER_MS) -> None:
+        """`gateway` is a URL; else DIN_GATEWAY, else http://127.0.0.1:8000."""
+        self.timeout_ms = timeout_ms
+        self._connection = Connection(gateway or gateway_of(os.environ))
+
+    @property
+    def url(self) -> str:
+        """The gateway's URL."""
+        return self._connection.url
+
+    def close(self) -> None:
+        """Close the connection. May be called twice."""
+        self._connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def infer(
+        self,
+        model: str,
+        inputs: File | Mapping[str, object] | object,
+        *,
+        outputs: Sequence[str] = (),
+        timeout_ms: int | None = None,
+        request_id: str | None = None,
+        version: str | None = None,
+    ) -> Inference:
+        """Run one request. A file (its bytes or its path) goes through the model's adapters; a
+        mapping of names to numpy arrays, or one array, are the model's own tensors.
+
+        Raises BadTensor, NotFound, CannotPlace, Unavailable, DeadlineExceeded and others.
+        """
+        timeout_ms = timeout_ms or self.timeout_ms
+        if isinstance(inputs, bytes | bytearray | memoryview | str | os.PathLike):
+            return self._infer_file(model, inputs, outputs, timeout_ms, request_id, version)
+        arrays = inputs if isinstance(inputs, Mapping) else {self._only_input(model): inputs}
+        return self._infer_tensors(model, arrays, outputs, timeout_ms, request_id, version)
+
+    def _infer_file(
+        self,
+        model: str,
+        file: File,
+        outputs: Sequence[str],
+        timeout_ms: int,
+        request_id: str | None,
+        version: str | None,
+    ) -> Inference:
+        query = {"model": model, "timeout_ms": str(timeout_ms)}
+        if outputs:
+            query["outputs"] = ",".join(outputs)
+        if request_id is not None:
+            query["request_id"] = request_id
+        if version is not None:
+            query["version"] = version
+        answer = self._connection.request(
+            "POST",
+            f"/infer?{urlencode(query)}",
+            _bytes_of(file),
+            OCTETS,
+            timeout_ms=timeout_ms + GRACE_MS,
+        )
+        found = _decode(answer, _AdaptedAnswer)
+        return Inference(
+            request_id=found.request_id,
+            model_id=found.model_id,
+            version=found.version,
+            result=found.result,
+            outputs={},
+            execution_trace=found.execution_trace,
+        )
+
+    def _infer_tensors(
+        self,
+        model: str,
+        arrays: Mapping[str, object],
+        outputs: Sequence[str],
+        timeout_ms: int,
+        request_id: str | None,
+        version: str | None,
+    ) -> Inference:
+        from din.client.arrays import decode_outputs, encode_request
+
+        body = encode_request(arrays, outputs, request_id, {"timeout_ms": timeout_ms})
+        path = f"/v2/models/{_segment(model)}"
+        path += f"/versions/{_segment(version)}/infer" if version is not None else "/infer"
+        answer = self._connection.request(
+            "POST",
+            path,
+            body.pieces,
+            {
+                **OCTETS,
+                "Inference-Header-Content-Length": str(body.json_nbytes),
+                "Content-Length": str(body.nbytes),
+            },
+            timeout_ms=timeout_ms + GRACE_MS,
+        )
+        head_nbytes = int(answer.headers.get("inference-header-content-length", len(answer.body)))
+        found = _decode(answer._replace(body=answer.body[:head_nbytes]), _TensorAnswer)
+        tensors = decode_outputs(found.outputs, memoryview(answer.body)[head_nbytes:])
+        return Inference(
+            request_id=found.id or answer.headers.get("din-request-id", ""),
+            model_id=found.model_name,
+            version=found.model_version,
+            result=dict(tensors),
+            outputs=dict(tensors),
+            execution_trace=_steps(found.parameters.get("execution_trace")),
+        )
+
+    def _only_input(self, model: str) -> str:
+        inputs = self.model(model).inputs
+        if len(inputs) != 1:
+            names = ", ".join(repr(each.name) for each in inputs)
+            raise BadTensor(
+                f"model {model!r} takes {len(inputs)} inputs",
+                hint=f"give a mapping with {names}",
+            )
+        return inputs[0].name
+
+    def gateway(self) -> GatewayView:
+        """Who the gateway is."""
+        return self._get("/api/v1/gateway", GatewayView)
+
+    def nodes(self) -> NodeList:
+        """All nodes, lost ones included until they are forgotten."""
+        return self._get("/api/v1/nodes", NodeList)
+
+    def node(self, name: str) -> NodeView:
+        """One node by name, id or unique prefix of its id. Raises NotFound."""
+        return self._get(f"/api/v1/nodes/{_segment(name)}", NodeView)
+
+    def drain(self, name: str) -> NodeView:
+        """Move the slices of a node away and give it no new ones. Raises NotFound."""
+        answer = self.call("POST", f"/api/v1/nodes/{_segment(name)}/drain")
+        return _decode(answer, NodeView)
+
+    def models(self) -> ModelList:
+        """All models with their state."""
+        return self._get("/api/v1/models", ModelList)
+
+    def model(self, model: str, version: str | None = None) -> ModelView:
+        """One model. Raises NotFound."""
+        query = f"?{urlencode({'version': version})}" if version is not None else ""
+        return self._get(f"/api/v1/models/{_segment(model)}{query}", ModelView)
+
+    def remove(self, model: str) -> ModelView:
+        """Unload a model everywhere and forget it. Raises NotFound."""
+        return _decode(self.call("DELETE", f"/api/v1/models/{_segment(model)}"), ModelView)
+
+    def plan(self, model: str, version: str | None = None) -> Plan:
+        """Where a request would run and why not elsewhere; touches no node."""
+        query = {"model": model} | ({"version": version} if version is not None else {})
+        return self._get(f"/api/v1/plan?{urlencode(query)}", PlanView).plan
+
+    def traces(self, limit: int = 20) -> TraceList:
+        """The newest traces."""
+        return self._get(f"/api/v1/traces?limit={limit}", TraceList)
+
+    def trace(self, request_id: str) -> Trace:
+        """One trace. Raises NotFound."""
+        return self._get(f"/api/v1/traces/{_segment(request_id)}", Trace)
+
+    def register(self, order: RegisterModel) -> ModelView:
+        """Register a model whose bytes are in the store (see `upload`); returns at once."""
+        body = msgspec.json.encode(order)
+        answer = self.call("POST", "/api/v1/models", body, is_idempotent=False)
+        return _decode(answer, ModelView)
+
+    def upload(self, path: str | os.PathLike[str], progress: Progress | None = None) -> str:
+        """Store a file under its SHA256, which is returned; nothing is sent that is there."""
+        with _open(path) as file:
+            nbytes = os.fstat(file.fileno()).st_size
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            target = f"/api/v1/artifacts/{sha256}"
+            if self._has(target):
+                return sha256
+            self._connection.request(
+                "PUT",
+                target,
+                lambda: _pieces(file, nbytes, progress),
+                {**OCTETS, "Content-Length": str(nbytes)},
+                timeout_ms=UPLOAD_MS,
+            )
+        return sha256
+
+    def _has(self, target: str) -> bool:
+        try:
+            self._connection.request("HEAD", target, timeout_ms=CONTROL_MS)
+        except NotFound:
+            return False
+        return True
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        is_idempotent: bool = True,
+    ) -> Answer:
+        """Any request to the control API, with the answer as it came."""
+        return self._connection.request(
+            method, path, body, JSON, timeout_ms=CONTROL_MS, is_idempotent=is_idempotent
+        )
+
+    def _get(self, path: str, kind: type[View]) -> View:
+        return _decode(self.call("GET", path), kind)
+
+
+def gateway_of(environment: Mapping[str, str]) -> str:
+    """The gateway's URL from DIN_GATEWAY (the first, where it names several), or the default."""
+    return environment.get("DIN_GATEWAY", "").partition(",")[0] or DEFAULT_GATEWAY
+
+
+def _segment(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _bytes_of(file: File) -> bytes:
+    if isinstance(file, bytes):
+        return file
+    if isinstance(file, bytearray | memoryview):
+        return bytes(file)
+    with _open(file) as opened:
+        return opened.read()
+
+
+def _open(path: str | os.PathLike[str]) -> BufferedReader:
+    try:
+        return Path(path).open("rb")
+    except OSError as error:
+        raise UsageError(
+            f"file {os.fspath(path)!r} cannot be read: {error.strerror}",
+            hint="give the path of a file that exists and that you may read",
+        ) from None
+
+
+def _pieces(file: BufferedReader, nbytes: int, progress: Progress | None) -> Iterator[bytes]:
+    file.seek(0)
+    sent = 0
+    while piece := file.read(PIECE_BYTES):
+        yield piece
+        sent += len(piece)
+        if progress is not None:
+            progress(sent, nbytes)
+
+
+def _decode(answer: Answer, kind: type[View]) -> View:
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Internal(
+            f"the gateway's answer is not what this version of DIN knows: {error}",
+            hint="compare `din --version` with the version in `din doctor`",
+        ) from None
+
+
+def _steps(text: object) -> tuple[TraceStep, ...]:
+    if not isinstance(text, str):
+        return ()
+    try:
+        return msgspec.json.decode(text, type=tuple[TraceStep, ...])
+    except msgspec.MsgspecError:
+        raise Internal("the gateway's execution_trace is not what this version knows") from None

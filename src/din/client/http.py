@@ -1,0 +1,216 @@
+"""One kept-alive HTTP connection to a gateway, and its answers as DIN's errors.
+
+Knows no model and no tensor. A request is sent again only when it is harmless to run twice and the
+connection died before any byte of an answer came.
+"""
+
+from __future__ import annotations
+
+import http.client
+import select
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from din.errors import (
+    Conflict,
+    DeadlineExceeded,
+    Denied,
+    DinError,
+    Internal,
+    NotFound,
+    Unreachable,
+    UsageError,
+    error_of_code,
+)
+
+CONNECT_MS: Final = 2000
+ANSWER_BYTES_MAX: Final = 1024 * 1024 * 1024
+PIECE_BYTES: Final = 256 * 1024
+_BY_STATUS: Final[dict[int, type[DinError]]] = {
+    400: UsageError,
+    403: Denied,
+    404: NotFound,
+    409: Conflict,
+    504: DeadlineExceeded,
+}
+Body = bytes | Sequence[bytes | memoryview] | Callable[[], Iterable[bytes]]
+"""Bytes, pieces, or a maker of pieces (called again when the request is sent again)."""
+
+
+class Answer(NamedTuple):
+    """An answer that was no error."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: bytes
+
+
+class Connection:
+    """Connects when first used. Not for two threads at once."""
+
+    def __init__(self, url: str, connect_ms: int = CONNECT_MS) -> None:
+        """Raises UsageError for what is no http URL."""
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+            raise UsageError(
+                f"gateway URL {url!r:.200} is not usable",
+                hint="it looks like http://127.0.0.1:8000",
+            )
+        self.url = f"{parts.scheme}://{parts.netloc}"
+        kind = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
+        self._http = kind(parts.hostname, port)
+        self._connect_ms = connect_ms
+
+    def close(self) -> None:
+        """Close the connection; the next request opens a new one."""
+        self._http.close()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Body = b"",
+        headers: Mapping[str, str] | None = None,
+        *,
+        timeout_ms: int,
+        is_idempotent: bool = True,
+    ) -> Answer:
+        """One request. Raises the DinError that the gateway tells, Unreachable or
+        DeadlineExceeded."""
+        try:
+            response = self._exchange(method, path, body, headers or {}, timeout_ms, is_idempotent)
+            content = response.read(ANSWER_BYTES_MAX + 1)
+        except TimeoutError:
+            self.close()
+            raise DeadlineExceeded(
+                f"the gateway at {self.url} gave no answer in {timeout_ms / 1000:g} s",
+                hint="give more time with --timeout-ms, or see what it does with `din trace list`",
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise self._died(error) from None
+        if len(content) > ANSWER_BYTES_MAX:
+            self.close()
+            raise Internal(f"an answer of {self.url} has more than {ANSWER_BYTES_MAX} bytes")
+        answer = Answer(
+            response.status,
+            {name.lower(): value for name, value in response.getheaders()},
+            content,
+        )
+        if answer.status >= 400:
+            raise error_of_answer(self.url, answer, is_head=method == "HEAD")
+        return answer
+
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: Body,
+        headers: Mapping[str, str],
+        timeout_ms: int,
+        is_idempotent: bool,
+    ) -> http.client.HTTPResponse:
+        for is_last in (False, True):
+            is_reused = self._open(timeout_ms)
+            try:
+                return self._send(method, path, body, headers)
+            except (ConnectionError, http.client.BadStatusLine):
+                # RemoteDisconnected is both; nothing of an answer has come.
+                self.close()
+                if is_last or not (is_reused and is_idempotent):
+                    raise
+        raise AssertionError("unreachable")
+
+    def _send(
+        self, method: str, path: str, body: Body, headers: Mapping[str, str]
+    ) -> http.client.HTTPResponse:
+        pieces = body() if callable(body) else [body] if isinstance(body, bytes) else body
+        content: Any = body if isinstance(body, bytes) else pieces
+        try:
+            # With Content-Length among the headers, pieces are sent as they are, not chunked.
+            self._http.request(method, path, content or None, dict(headers))
+        except (BrokenPipeError, ConnectionResetError):
+            # A gateway that refuses a body answers first and then closes: read what it said.
+            with suppress(OSError, http.client.HTTPException):
+                return self._http.getresponse()
+            raise
+        return self._http.getresponse()
+
+    def _open(self, timeout_ms: int) -> bool:
+        """Whether the connection was open before."""
+        sock = cast("socket.socket | None", self._http.sock)
+        if sock is not None and _is_closed_by_peer(sock):
+            self.close()
+            sock = None
+        if sock is None:
+            self._http.timeout = self._connect_ms / 1000
+            try:
+                self._http.connect()
+            except OSError as error:
+                self.close()
+                raise self._absent(error) from None
+        cast("socket.socket", self._http.sock).settimeout(timeout_ms / 1000)
+        return sock is not None
+
+    def _absent(self, error: OSError) -> Unreachable:
+        reason = "" if isinstance(error, TimeoutError) else f" ({error.strerror or error})"
+        return Unreachable(
+            f"no gateway answered at {self.url} in {self._connect_ms / 1000:g} s{reason}",
+            hint="start one with `din up`, or name another with --gateway or DIN_GATEWAY",
+        )
+
+    def _died(self, error: Exception) -> Unreachable:
+        reason = str(error) or type(error).__name__
+        return Unreachable(
+            f"the connection to the gateway at {self.url} broke: {reason}",
+            hint="see `din doctor`; the gateway's log says whether it stopped",
+        )
+
+
+def _is_closed_by_peer(sock: socket.socket) -> bool:
+    """An idle connection has nothing to read; one that has was closed (or is out of step)."""
+    readable, _, _ = select.select([sock], [], [], 0)
+    return bool(readable)
+
+
+def error_of_answer(url: str, answer: Answer, *, is_head: bool = False) -> DinError:
+    """The error that an answer of 400 or above tells, whatever API it came from."""
+    facts = _facts(answer.body)
+    message, hint = facts.get("message"), facts.get("hint")
+    if isinstance(message, str) and isinstance(facts.get("code"), str):
+        return error_of_code(str(facts["code"]), message, hint if isinstance(hint, str) else "")
+    kind = _BY_STATUS.get(answer.status, Internal)
+    if is_head:
+        return kind(f"{url} answered {answer.status}")
+    shown = answer.body[:120].decode("utf-8", "replace").strip()
+    return kind(
+        f"{url} answered {answer.status} without an error of DIN: {shown!r}",
+        hint="is this the address of a DIN gateway?",
+    )
+
+
+def _facts(body: bytes) -> dict[str, object]:
+    try:
+        found: object = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    whole = cast("dict[str, object]", found)
+    for name in ("din", "error"):
+        inner = whole.get(name)
+        if isinstance(inner, dict):
+            return cast("dict[str, object]", inner)
+    return {}
