@@ -203,3 +203,13 @@ def test_only_loopback_without_the_word():
     with pytest.raises(Denied, match="loopback"):
         bind("0.0.0.0", 0)
     bind("0.0.0.0", 0, is_insecure_network=True).close()
+
+
+def test_connections_do_not_wait_for_acknowledgements(tmp_path):
+    async def test(world: World):
+        await (await world.client()).ask("GET", "/v2")
+        (connection,) = world.server._state.connections
+        sock = connection.transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    with_server(tmp_path, test)
