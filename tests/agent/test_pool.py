@@ -188,7 +188,10 @@ def test_a_slice_is_loaded_warmed_and_run(tmp_path: Path, models: ModuleType):
         ((meta, data),) = await run(pool.pick(), floats(1, 2, 3, 4))
         assert meta == TensorMeta("y", "FP32", (1, 4), 16)
         assert struct.unpack("<4f", data) == (2, 4, 6, 8)
-        assert it.ready == []
+        ((worker_id, *descriptors, layout),) = it.ready
+        assert (descriptors, layout) == ([-1, -1], SMALL.layout)
+        assert pool.channel(worker_id) is pool.pick()
+        assert pool.channel(worker_id + 1) is None
 
     play(story)
 
@@ -500,7 +503,9 @@ def direct_channel(told: tuple[int, int, int, ArenaLayout], closed: list[str]) -
 
     _, descriptor, arena, layout = told
     sock = socket.socket(fileno=os.dup(descriptor))
-    return WorkerChannel(asyncio.get_running_loop(), sock, arena, layout, None, closed.append)
+    return WorkerChannel(
+        asyncio.get_running_loop(), sock, os.dup(arena), layout, None, closed.append
+    )
 
 
 def test_agent_and_gateway_feed_one_worker_in_turns(tmp_path: Path, models: ModuleType):

@@ -46,7 +46,7 @@ class Played:
         self.channel = WorkerChannel(
             asyncio.get_running_loop(),
             ours,
-            self.arena,
+            os.dup(self.arena),
             LAYOUT,
             self.loaded.append,
             self.closed.append,
@@ -357,9 +357,23 @@ def test_an_arena_that_could_shrink_is_refused():
     async def story() -> None:
         plain = os.memfd_create("plain")
         os.ftruncate(plain, LAYOUT.arena_bytes)
+        no_file, other = socket.socketpair()
+        for descriptor in (plain, no_file.detach()):
+            ours, theirs = socket.socketpair()
+            with theirs, pytest.raises(Internal, match="sealed"):
+                WorkerChannel(asyncio.get_running_loop(), ours, descriptor, LAYOUT, None, print)
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(descriptor)
+        other.close()
+
+    asyncio.run(story())
+
+
+def test_an_arena_that_is_smaller_than_said_is_refused():
+    async def story() -> None:
         ours, theirs = socket.socketpair()
-        with ours, theirs, pytest.raises(Internal, match="sealed"):
-            WorkerChannel(asyncio.get_running_loop(), ours, plain, LAYOUT, None, print)
-        os.close(plain)
+        small = create_arena(arena_layout(4096, 4096))
+        with theirs, pytest.raises(Internal, match="cannot be mapped"):
+            WorkerChannel(asyncio.get_running_loop(), ours, small, LAYOUT, None, print)
 
     asyncio.run(story())

@@ -48,8 +48,9 @@ class PoolSettings(Struct, frozen=True, kw_only=True):
 
 
 OnWorkerReady = Callable[[int, int, int, ArenaLayout], None]
-"""(worker id, socket descriptor, arena descriptor, layout) of the channel meant for a gateway. The
-descriptors stay the pool's, open until `on_worker_died`: send them on as often as needed."""
+"""(worker id, socket descriptor, arena descriptor, layout): a worker is ready; the descriptors are
+of the channel meant for a gateway, -1 where none was wanted. They stay the pool's, open until
+`on_worker_died`: send them on as often as needed."""
 OnWorkerDied = Callable[[int, str], None]
 """(worker id, reason in words): a worker that was ready has died, not by `stop`. Worker id 0 = a
 dead worker could not be replaced; it is tried again."""
@@ -68,6 +69,7 @@ class _Worker:
         """Socket and arena for a gateway."""
         self.is_ready = False
         self.broken_reason = ""
+        self.exit_reason = ""
 
     def close(self) -> None:
         if self.channel is not None:
@@ -165,6 +167,11 @@ class WorkerPool:
                     best = channel
         return best if best is not None and best.inflight < INFLIGHT_MAX else None
 
+    def channel(self, worker_id: int) -> WorkerChannel | None:
+        """The agent's channel to one ready worker."""
+        worker = self._workers.get(worker_id)
+        return worker.channel if worker is not None and worker.is_ready else None
+
     async def stop(self) -> None:
         """Let running requests end within the drain time, then end every worker."""
         self._is_stopping = True
@@ -229,9 +236,8 @@ class WorkerPool:
                 ) from error
             raise
         worker.is_ready = True
-        if worker.direct:
-            socket_fd, arena_fd = worker.direct
-            self._on_worker_ready(worker.worker_id, socket_fd, arena_fd, self._settings.layout)
+        socket_fd, arena_fd = worker.direct or (-1, -1)
+        self._on_worker_ready(worker.worker_id, socket_fd, arena_fd, self._settings.layout)
         return worker
 
     async def _fork(self, recipe: _Recipe, worker: _Worker) -> None:
@@ -271,7 +277,7 @@ class WorkerPool:
         worker.channel = WorkerChannel(
             asyncio.get_running_loop(),
             ours,
-            arena,
+            os.dup(arena),
             layout,
             lambda message: _on_loaded(worker, message),
             lambda reason: self._on_broken(worker, reason),
@@ -288,13 +294,22 @@ class WorkerPool:
         """The agent's channel ended: whatever the worker still does, nobody asked for it."""
         worker.broken_reason = reason
         worker.is_ready = False
-        if worker.process is not None and reason != WORKER_DIED:
+        if worker.process is not None:
             worker.process.kill()
+        if worker.exit_reason:
+            self._bury(worker)
 
     def _on_exit(self, worker: _Worker, reason: str) -> None:
-        worker.exited.set()
+        worker.exit_reason = reason
+        # What it said last may still lie in its channel: the end of file comes after that.
+        if worker.channel is None or not worker.channel.is_open:
+            self._bury(worker)
+
+    def _bury(self, worker: _Worker) -> None:
+        reason = worker.exit_reason
         if worker.broken_reason not in ("", WORKER_DIED):
             reason = f"{worker.broken_reason}; the agent ended it"
+        worker.exited.set()
         self._retire(worker, reason)
 
     def _retire(self, worker: _Worker, reason: str) -> None:

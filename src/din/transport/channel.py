@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import mmap
+import os
 import secrets
 import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Final
 
@@ -112,7 +114,7 @@ class _Asked(msgspec.Struct):
 class WorkerChannel:
     """One feeder's channel to one worker. All calls and callbacks in the loop's thread.
 
-    Takes over `sock`; `arena_fd` stays the caller's and may be closed at once.
+    Takes over `sock` and `arena_fd`, also when it raises Internal for what is no arena.
     """
 
     def __init__(
@@ -124,7 +126,13 @@ class WorkerChannel:
         on_loaded: Callable[[Loaded | LoadFailed], None] | None,
         on_closed: Callable[[str], None],
     ) -> None:
-        self._mapping = _map(arena_fd, layout)
+        try:
+            self._mapping = _map(arena_fd, layout)
+        except Internal:
+            sock.close()
+            raise
+        finally:
+            os.close(arena_fd)
         self._memory = memoryview(self._mapping)
         self._loop = loop
         self._socket = sock
@@ -319,9 +327,8 @@ class WorkerChannel:
             self._send_releases()
 
     def _send_releases(self) -> None:
-        unsent, self._unsent_releases = self._unsent_releases, []
-        for ticket in unsent:
-            self._send_small(Release(ticket))
+        while self._unsent_releases:
+            self._send_small(Release(self._unsent_releases.pop(0)))
 
     def _send_small(self, message: WorkerMessage) -> None:
         data = _ENCODER.encode(message)
@@ -365,16 +372,11 @@ class WorkerChannel:
         asked, self._asked = self._asked, {}
         for each in asked.values():
             each.done(ExecutionFailed(reason))
-        self._let_go_of_memory()
+        self._memory.release()
+        with suppress(BufferError):  # views that are still read keep the mapping
+            self._mapping.close()
         if is_told:
             self._on_closed(reason)
-
-    def _let_go_of_memory(self) -> None:
-        self._memory.release()
-        try:
-            self._mapping.close()
-        except BufferError:
-            return  # views are still read; the mapping ends with the last of them
 
 
 def _decode(data: memoryview) -> WorkerAnswer:
@@ -384,8 +386,15 @@ def _decode(data: memoryview) -> WorkerAnswer:
 
 
 def _map(arena_fd: int, layout: ArenaLayout) -> mmap.mmap:
-    if not fcntl.fcntl(arena_fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+    try:
+        seals = fcntl.fcntl(arena_fd, fcntl.F_GET_SEALS)
+    except OSError:
+        seals = 0  # no memory file at all
+    if not seals & fcntl.F_SEAL_SHRINK:
         raise Internal("an arena is not sealed against shrinking")
     if not 0 < layout.input_bytes < layout.arena_bytes:
         raise Internal(f"an arena has no regions {layout.input_bytes} of {layout.arena_bytes}")
-    return mmap.mmap(arena_fd, layout.arena_bytes)  # refuses a file that is smaller
+    try:
+        return mmap.mmap(arena_fd, layout.arena_bytes)
+    except (OSError, ValueError) as error:
+        raise Internal(f"an arena of {layout.arena_bytes} bytes cannot be mapped") from error
