@@ -1,7 +1,7 @@
 """The bytes of one frame on a link.
 
     frame  = fixed | message | body
-    fixed  = "DN" | version u8 | flags u8 | header_len u32 | body_len u64   (16 bytes, little-endian)
+    fixed  = "DN" | version u8 | flags u8 | header_len u32 | body_len u64: 16 bytes, little-endian
     body   = tensor*, each starting at a multiple of 64 and padded with zeros up to the next one
 
 `message` is one msgpack array of `wire.messages`, `header_len` its size. The low four bits of
