@@ -25,6 +25,7 @@ from din.domain.model import (
     Partition,
     SliceSetting,
 )
+from din.domain.tensor import TensorSpec
 from din.domain.views import RegisterModel
 from din.errors import NotFound, TooLarge, UsageError
 from din.gateway.carving import Carving
@@ -306,7 +307,10 @@ def _manifest(
     partition: Partition,
     memory_mib_max: int | None,
 ) -> ModelManifest:
-    taken, given = adapted_signature(partition, carved.inputs, carved.outputs)
+    taken: tuple[TensorSpec, ...] = ()
+    given: tuple[TensorSpec, ...] = ()
+    if partition.adapted_edges:
+        taken, given = adapted_signature(partition, carved.inputs, carved.outputs)
     return ModelManifest(
         model_id=model_id,
         version=version,

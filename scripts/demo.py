@@ -1,0 +1,389 @@
+"""`make demo`: real requests answered by several nodes, each step shown and checked.
+
+Starts a gateway and nodes of its own (random cluster name, free ports, state under demo-output),
+stops what it started, and ends with exit code 1 when any check fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import numpy as np
+import onnxruntime
+from PIL import Image
+
+import din
+
+ROOT = Path(__file__).resolve().parents[1]
+OUT = ROOT / "demo-output"
+MODEL = ROOT / ".cache" / "models" / "centerface.onnx"
+BIN = Path(sys.executable).parent / "din"
+TYPES = {
+    "backbone": "aarch64-ascend310p-cann6.3",
+    "neck": "x86_64-cpu-ort1.32",
+    "heads": "x86_64-cuda11.8-trt8.6",
+}
+SIDE = 320
+FAILED: list[str] = []
+
+
+def step(text: str) -> None:
+    print(f"\n== {text}", flush=True)
+
+
+def check(fact: str, *, holds: bool) -> None:
+    print(f"   {'ok' if holds else 'FAILED'}: {fact}", flush=True)
+    if not holds:
+        FAILED.append(fact)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Network:
+    """One gateway with its nodes, all real processes, stopped at the end."""
+
+    def __init__(self, name: str) -> None:
+        self.cluster = f"demo-{secrets.token_hex(3)}"
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.state = OUT / "state" / name
+        self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self.commands: dict[str, list[str]] = {}
+        self.environment = {**os.environ, "DIN_GATEWAY": self.url}
+
+    def din(self, *words: str, may_fail: bool = False) -> str:
+        done = subprocess.run(
+            [str(BIN), *words], env=self.environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0 and not may_fail:
+            print(done.stdout + done.stderr, file=sys.stderr)
+            message = f"din {' '.join(words)} ended with {done.returncode}"
+            raise RuntimeError(message)
+        return done.stdout + (done.stderr if may_fail else "")
+
+    def up(self, *more: str) -> None:
+        print(self.din("up", "--no-node", "--port", str(self.port), "--cluster", self.cluster,
+                       "--state-dir", str(self.state), *more).rstrip())  # fmt: skip
+
+    def start_node(self, name: str, *more: str) -> None:
+        self.commands[name] = [
+            str(BIN), "node", "start", "--name", name, "--port", str(free_port()),
+            "--cluster", self.cluster, "--state-dir", str(self.state / "nodes" / name), *more,
+        ]  # fmt: skip
+        self.restart_node(name)
+
+    def restart_node(self, name: str) -> None:
+        log = (self.state / f"{name}.log").open("ab")
+        # Nodes find the gateway by themselves, so they are not told where it is.
+        environment = {k: v for k, v in self.environment.items() if k != "DIN_GATEWAY"}
+        self.nodes[name] = subprocess.Popen(self.commands[name], env=environment, stderr=log)
+        log.close()
+
+    def wait_ready(self, count: int, seconds: float = 30) -> list[dict[str, Any]]:
+        end = time.monotonic() + seconds
+        while True:
+            items = json.loads(self.din("node", "list", "-o", "json"))["items"]
+            ready = [item for item in items if item["status"] == "ready"]
+            if len(ready) >= count:
+                return ready
+            if time.monotonic() > end:
+                message = f"only {len(ready)} of {count} nodes are ready after {seconds} s: {items}"
+                raise RuntimeError(message)
+            time.sleep(0.2)
+
+    def kill_node(self, name: str) -> None:
+        self.nodes[name].send_signal(signal.SIGKILL)
+        self.nodes[name].wait()
+
+    def down(self) -> None:
+        for process in self.nodes.values():
+            if process.poll() is None:
+                process.terminate()
+        for process in self.nodes.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(12)
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        self.din("down", "--state-dir", str(self.state), may_fail=True)
+
+
+@contextlib.contextmanager
+def network(name: str) -> Iterator[Network]:
+    made = Network(name)
+    made.state.mkdir(parents=True)
+    try:
+        yield made
+    finally:
+        made.down()
+
+
+def photos() -> tuple[Path, Path]:
+    from skimage import data
+
+    face, cat = OUT / "astronaut.jpg", OUT / "cat.jpg"
+    Image.fromarray(data.astronaut()).save(face, quality=95)
+    Image.fromarray(data.chelsea()).save(cat, quality=95)
+    return face, cat
+
+
+def write_config(name: str, **changes: Any) -> Path:
+    text = re.sub(r"//[^\n]*", "", (ROOT / "examples" / "centerface.json").read_text())
+    config = json.loads(re.sub(r",(\s*})", r"\1", text))
+    config["onnx_path"] = str(MODEL)
+    config.update(changes)
+    path = OUT / f"{name}.json"
+    path.write_text(json.dumps(config, indent=1))
+    return path
+
+
+def pinned() -> dict[str, Any]:
+    return {
+        "type": "graph_partition",
+        "partition_points": ["404", "474"],
+        "slices": [{"name": name, "device_type": kind} for name, kind in TYPES.items()],
+    }
+
+
+def post(url: str, body: bytes, kind: str = "application/json") -> dict[str, Any]:
+    request = urllib.request.Request(url, body, {"Content-Type": kind})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def near(box: list[float], wanted: tuple[int, int, int, int]) -> bool:
+    return all(abs(seen - want) < 15 for seen, want in zip(box, wanted, strict=True))
+
+
+def show_nodes(net: Network) -> None:
+    step("Three nodes, found by multicast, with what they measure ('-' = no sensor, never 0)")
+    for slice_name, device_type in TYPES.items():
+        net.start_node(f"edge-{slice_name}", "--device-type", device_type)
+    nodes = net.wait_ready(3)
+    print(net.din("node", "list").rstrip())
+    print("   These are three declared device types on one processor: placement is real, the")
+    print("   hardware is not. A node that declares nothing reports what it detects.")
+    check("three nodes are ready", holds=len(nodes) == 3)
+    check("memory is measured", holds=all(n["health"]["memory_mib_free"] for n in nodes))
+
+
+def ask_in_four_ways(net: Network, face: Path, cat: Path) -> None:
+    step("One photo in four ways")
+    out = OUT / "astronaut-box.png"
+    print(net.din("infer", "centerface", "--input", str(face), "--output", str(out)).rstrip())
+    check(f"the box is drawn into {out.relative_to(ROOT)}", holds=out.exists())
+    import base64
+
+    encoded = base64.b64encode(face.read_bytes()).decode()
+    asked = {"model_id": "centerface", "input_data": encoded, "timeout_ms": 5000}
+    answer = post(f"{net.url}/infer", json.dumps(asked).encode())
+    boxes = answer["result"]["boxes"]
+    check("POST /infer: one face, where it is", holds=len(boxes) == 1
+          and near(boxes[0], (182, 58, 270, 178)))  # fmt: skip
+    nodes = [entry["node"] for entry in answer["execution_trace"]]
+    print(f"   execution_trace: {json.dumps(answer['execution_trace'][:3])}")
+    check(f"three nodes answered together: {', '.join(dict.fromkeys(nodes))}",
+          holds=len(set(nodes)) == 3)  # fmt: skip
+    with din.Client(net.url) as client:
+        found = client.infer("centerface", cat)
+        check("din.Client: a cat is no face", holds=len(found.result["boxes"]) == 0)
+        tensor = face_tensor(face)
+        heads = client.infer("centerface", {"input.1": tensor})
+        check("/v2 with binary tensors gives the model's own heads",
+              holds=set(heads.outputs) == {"537", "538", "539", "540"})  # fmt: skip
+
+
+def face_tensor(face: Path) -> Any:
+    pixels = np.asarray(Image.open(face).convert("RGB").resize((SIDE, SIDE)), dtype=np.float32)
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
+
+
+def whole_session(*, optimised: bool) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    import onnx
+
+    model = onnx.load(str(MODEL))
+    shape = model.graph.input[0].type.tensor_type.shape
+    for dim, size in zip(shape.dim, (1, 3, SIDE, SIDE), strict=True):
+        dim.dim_value = size
+    del model.graph.value_info[:]
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def compare_with_whole(net: Network, face: Path) -> None:
+    step("The same numbers as one plain ONNX Runtime session?")
+    tensor = face_tensor(face)
+    for name, optimised in (("off", False), ("all", True)):
+        model = f"centerface-{name}"
+        config = write_config(model, model_id=model, slicing_strategy=pinned())
+        net.din("model", "register", "--config", str(config), "--backend-option",
+                f"optimisation={name}", "--backend-option", "threads=1")  # fmt: skip
+        session = whole_session(optimised=optimised)
+        wanted = dict(zip([o.name for o in session.get_outputs()],
+                          session.run(None, {"input.1": tensor}), strict=True))  # fmt: skip
+        with din.Client(net.url) as client:
+            given = client.infer(model, {"input.1": tensor}).outputs
+        worst = max(float(np.abs(given[key] - wanted[key]).max()) for key in wanted)
+        if optimised:
+            holds = all(np.allclose(given[k], wanted[k], rtol=1e-4, atol=1e-6) for k in wanted)
+            check(f"optimised: within rtol 1e-4 + atol 1e-6 (largest difference {worst:.2g})",
+                  holds=holds)  # fmt: skip
+        else:
+            same = all(given[k].tobytes() == wanted[k].tobytes() for k in wanted)
+            check("optimisations off, one thread each: bit by bit", holds=same)
+
+
+def whole_against_split(net: Network, face: Path) -> None:
+    step("Was it worth splitting?")
+    unsplit = {"type": "graph_partition", "partition_points": []}
+    config = write_config("centerface-whole", model_id="centerface-whole", slicing_strategy=unsplit)
+    net.din("model", "register", "--config", str(config), "--backend-option", "threads=1")
+    tensor = face_tensor(face)
+    medians = {}
+    with din.Client(net.url) as client:
+        for _ in range(2):
+            for model in ("centerface-whole", "centerface-all"):
+                times = []
+                for _ in range(15):
+                    start = time.perf_counter()
+                    client.infer(model, {"input.1": tensor})
+                    times.append((time.perf_counter() - start) * 1000)
+                medians[model] = sorted(times)[len(times) // 2]
+    whole, split = medians["centerface-whole"], medians["centerface-all"]
+    print(f"   whole on one node {whole:.1f} ms, three slices on three nodes {split:.1f} ms.")
+    print("   On one processor a split can only add hops. DIN splits because this strategy asks")
+    print("   for it; left to itself it takes one slice, unless no node can hold the model.")
+
+
+def dry_run(net: Network) -> None:
+    step("Why these nodes? A dry run touches none")
+    asked = {"model_id": "centerface", "input_data": "fake"}
+    answer = post(f"{net.url}/infer?dry-run=true", json.dumps(asked).encode())
+    for entry in answer["execution_plan"]:
+        print(f"   {json.dumps(entry)[:150]}")
+    print(net.din("plan", "centerface").rstrip())
+    check("the plan names a node for every slice", holds=len(answer["execution_plan"]) >= 3)
+
+
+def survive_a_kill(net: Network, face: Path) -> None:
+    step("Pull a plug under load: four clients, one node killed with SIGKILL")
+    config = write_config("centerface-free", model_id="centerface-free")
+    net.din("model", "register", "--config", str(config))
+    good, bad, lock = [0], [], threading.Lock()
+    stop = time.monotonic() + 6
+
+    def ask() -> None:
+        with din.Client(net.url, timeout_ms=20_000) as client:
+            while time.monotonic() < stop:
+                try:
+                    boxes = client.infer("centerface-free", face).result["boxes"]
+                    right = len(boxes) == 1 and near(boxes[0], (182, 58, 270, 178))
+                except din.errors.DinError as error:
+                    right = False
+                    bad.append(error.message)
+                with lock:
+                    good[0] += right
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(2)
+    trace = json.loads(net.din("trace", "show", "last", "-o", "json"))
+    victim = trace["execution_trace"][0]["node"]
+    net.kill_node(victim)
+    print(f"   killed {victim}")
+    time.sleep(1.5)
+    net.restart_node(victim)
+    for thread in threads:
+        thread.join()
+    check(f"{good[0]} right answers, {len(bad)} lost {bad[:2]}", holds=not bad and good[0] > 0)
+    net.wait_ready(3)
+    check(f"{victim} is back under its old id", holds=True)
+
+
+def no_node_can_hold_it(face: Path) -> None:
+    step("A model that no node can hold, found by unicast: DIN cuts it")
+    with network("small") as net:
+        net.up("--discovery-mode", "unicast")
+        for number in range(3):
+            net.start_node(f"tiny-{number}", "--memory-mib", "150", "--discovery-mode", "unicast",
+                           "--gateway", net.url)  # fmt: skip
+        net.wait_ready(3)
+        config = write_config("centerface-auto", model_id="centerface-auto", replicas=1,
+                              inputs={"input.1": [1, 3, SIDE, SIDE]}, slicing_strategy=None,
+                              before=None, after=None)  # fmt: skip
+        print(net.din("model", "register", "--config", str(config)).rstrip())
+        view = json.loads(net.din("model", "inspect", "centerface-auto", "-o", "json"))
+        for note in view["notes"]:
+            print(f"   {note}")
+        parts = [part for part in view["slices"] if part["kind"] == "model"]
+        check(f"cut into {len(parts)} slices", holds=len(parts) > 1)
+        with din.Client(net.url) as client:
+            answer = client.infer("centerface-auto", {"input.1": face_tensor(face)})
+        nodes = {entry.node for entry in answer.execution_trace}
+        check(f"answered by {', '.join(sorted(nodes))}", holds=len(nodes) > 1)
+
+
+def main() -> int:
+    began = time.monotonic()
+    shutil.rmtree(OUT, ignore_errors=True)
+    OUT.mkdir()
+    face, cat = photos()
+    with network("main") as net:
+        step(f"A gateway on {net.url}, cluster {net.cluster}")
+        net.up()
+        show_nodes(net)
+        step("Register CenterFace: two partition points, three slices, one per device type")
+        config = write_config("centerface", slicing_strategy=pinned())
+        print(net.din("model", "register", "--config", str(config)).rstrip())
+        ask_in_four_ways(net, face, cat)
+        step("Where the time went")
+        print(net.din("trace", "show", "last").rstrip())
+        compare_with_whole(net, face)
+        whole_against_split(net, face)
+        dry_run(net)
+        survive_a_kill(net, face)
+        with urllib.request.urlopen(f"{net.url}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        check(f"/metrics: {len([x for x in lines if not x.startswith('#')])} samples",
+              holds=any(line.startswith("din_requests_total") for line in lines))  # fmt: skip
+    no_node_can_hold_it(face)
+    print(f"\nTook {time.monotonic() - began:.0f} s. Pictures are in {OUT.relative_to(ROOT)}/.")
+    for fact in FAILED:
+        print(f"FAILED: {fact}", file=sys.stderr)
+    return 1 if FAILED else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
