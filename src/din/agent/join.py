@@ -36,14 +36,15 @@ from din.discovery.schedule import MISSED_BEATS_LOST, BeatSchedule
 from din.domain.node import NodeHealth, NodeProfile
 from din.domain.views import ErrorView
 from din.errors import Conflict, DinError, Unreachable, UsageError, error_of_code
+from din.flow.backoff import Backoff
 from din.transport.find import browse as browse_child
 from din.wire import heartbeat, registration
 from din.wire.heartbeat import Heartbeat, HeartbeatAnswer
 from din.wire.registration import Admission, Refusal
 
 GOODBYE_MS: Final = 1000
-BACKOFF_MS_MIN: Final = 500
-BACKOFF_MS_MAX: Final = 30_000
+BACKOFF: Final = Backoff(base_ms=500, cap_ms=30_000)
+"""Half of each pause is random, so that a fleet does not come back as one."""
 NODES_PATH: Final = "/api/v1/nodes"
 HEARTBEAT_PATH: Final = "/api/v1/heartbeat"
 
@@ -244,10 +245,8 @@ class Joiner:
     # -- pace -------------------------------------------------------------------------------------
 
     async def _back_off(self, error: BaseException) -> None:
-        """Wait longer after each failure in a row, at random, so that a fleet does not return as
-        one."""
-        longest_ms = min(BACKOFF_MS_MAX, BACKOFF_MS_MIN * 2 ** min(self._failures, 10))
-        delay_ms = self._random.randint(longest_ms // 2, longest_ms)
+        """Wait longer after each failure in a row."""
+        delay_ms = round(BACKOFF.delay_ms(self._failures, self._random))
         self._failures += 1
         hint = error.hint if isinstance(error, DinError) else ""
         self._report("not_joined", reason=said(error), hint=hint, retry_in_ms=delay_ms)

@@ -90,7 +90,8 @@ class Membership:
         """Interval and jitter that nodes are told."""
         return self._schedule
 
-    def __len__(self) -> int:
+    def count(self) -> int:
+        """How many nodes are listed, lost ones included."""
         return len(self._members)
 
     def members(self) -> tuple[Member, ...]:
@@ -337,3 +338,4 @@ class Membership:
     def _publish(self, member: Record, reason: str) -> None:
         member.reason = reason
         self._out.append(PublishChanged(member.profile.node_id, member.status, reason))
+        self._schedule_wakeup(member)  # another status waits for another deadline
