@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from din.client import Client
 
-__version__ = "0.1.0"
+from din.version import __version__
+
 __all__ = ["Client", "__version__"]
 
 

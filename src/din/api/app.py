@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from din import __version__
+from din.version import __version__
 from din.api.artifacts import ArtifactRoutes
 from din.api.asgi import ErrorsAndIds
 from din.api.control import ControlRoutes

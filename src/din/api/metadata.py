@@ -7,7 +7,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from din import __version__
+from din.version import __version__
 from din.api.asgi import json_response
 from din.api.signature import model_id_of
 from din.domain.tensor import TensorSpec

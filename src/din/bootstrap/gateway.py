@@ -11,6 +11,7 @@ import contextlib
 import gc
 import os
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncGenerator
@@ -20,10 +21,9 @@ from typing import Final
 
 import msgspec
 
-from din import __version__
 from din.api.app import build_app
 from din.api.limits import FrontLimits
-from din.api.serve import bind, serve
+from din.api.serve import HttpServer, bind, serve
 from din.api.turn import Front
 from din.api.turns import Turns
 from din.artifacts.files import ArtifactFolder
@@ -45,6 +45,7 @@ from din.system.network import AddressWatch, bound_addresses
 from din.transport.announce import Announcer
 from din.transport.limits import LinkLimits
 from din.transport.server import LinkServer
+from din.version import __version__
 
 UNIX_PATH_BYTES_MAX: Final = 100
 """The kernel allows 107; some room for a suffix."""
@@ -103,27 +104,8 @@ async def _serve(
     await store.open()
     reach = _Reach(config, identity, port)
     schedule = BeatSchedule(config.node_heartbeat_interval_ms, config.node_heartbeat_jitter_ms)
-    metrics = GatewayMetrics()
-    artifacts = ArtifactFolder(state / "artifacts", config.artifact_quota_mib * 1024 * 1024)
-    gateway = Gateway(
-        Effects(
-            gateway_id=identity.node_id,
-            session=identity.session,
-            store=store,
-            artifacts=artifacts,
-            carving=Carving(artifacts, state / "carving"),
-            membership=Membership(schedule),
-            policy=policy_of(config.policy),
-            terms=lambda: reach.terms(schedule),
-            artifact_url=lambda _: reach.artifact_url,
-            metrics=metrics,
-            clock=fine_monotonic_ms,
-            wall_clock_iso=wall_clock_iso,
-            random=SystemRandom(),
-            report=log,
-            result_bytes_max=config.result_bytes_max,
-        )
-    )
+    effects = _effects(config, identity, state, store, reach, schedule, log)
+    gateway = Gateway(effects)
     stack.push_async_callback(gateway.stop)
     links = LinkServer(
         identity.node_id,
@@ -134,10 +116,59 @@ async def _serve(
     )
     stack.callback(links.close)
     reach.listen(links)
+    await gateway.start()
+    _watch(gateway, config)
+    server = await _front(gateway, config, sock)
+    stack.push_async_callback(server.stop)
+    await stack.enter_async_context(_announced(config, identity, port, log))
+    if warning := schedule.warning():
+        log("heartbeat", warning=warning)
+    stack.callback(_write_state(state, reach, config).unlink, missing_ok=True)
+    # What start-up made lives as long as the process: the collector need not walk it again.
+    gc.collect()
+    gc.freeze()
+    log(
+        "ready", url=reach.url, cluster=config.cluster, gateway_id=identity.node_id, pid=os.getpid()
+    )
+
+
+def _effects(
+    config: GatewayConfig,
+    identity: Identity,
+    state: Path,
+    store: SqliteStore,
+    reach: _Reach,
+    schedule: BeatSchedule,
+    log: Log,
+) -> Effects:
+    artifacts = ArtifactFolder(state / "artifacts", config.artifact_quota_mib * 1024 * 1024)
+    return Effects(
+        gateway_id=identity.node_id,
+        session=identity.session,
+        store=store,
+        artifacts=artifacts,
+        carving=Carving(artifacts, state / "carving"),
+        membership=Membership(schedule),
+        policy=policy_of(config.policy),
+        terms=lambda: reach.terms(schedule),
+        artifact_url=lambda _: reach.artifact_url,
+        metrics=GatewayMetrics(),
+        clock=fine_monotonic_ms,
+        wall_clock_iso=wall_clock_iso,
+        random=SystemRandom(),
+        report=log,
+        result_bytes_max=config.result_bytes_max,
+    )
+
+
+def _watch(gateway: Gateway, config: GatewayConfig) -> None:
+    metrics = gateway.effects.metrics
     metrics.watch_fleet(gateway.fleet.fleet_nodes, monotonic_ms, config.discovery_mode)
     metrics.watch_load(lambda: gateway.direct.waiting, lambda: gateway.dispatch.inflight)
-    await gateway.start()
     metrics.know_models(gateway.models.model_ids())
+
+
+async def _front(gateway: Gateway, config: GatewayConfig, sock: socket.socket) -> HttpServer:
     service = GatewayService(
         gateway,
         cluster=config.cluster,
@@ -150,18 +181,7 @@ async def _serve(
         connections_max=config.connections_max,
     )
     front = Front(Turns(service, service), limits)
-    server = await serve(build_app(service, service, limits), front, sock)
-    stack.push_async_callback(server.stop)
-    await stack.enter_async_context(_announced(config, identity, port, log))
-    if warning := schedule.warning():
-        log("heartbeat", warning=warning)
-    stack.callback(_write_state(state, reach, config).unlink, missing_ok=True)
-    # What start-up made lives as long as the process: the collector need not walk it again.
-    gc.collect()
-    gc.freeze()
-    log(
-        "ready", url=reach.url, cluster=config.cluster, gateway_id=identity.node_id, pid=os.getpid()
-    )
+    return await serve(build_app(service, service, limits), front, sock)
 
 
 class _Reach:

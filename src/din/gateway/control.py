@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from din import __version__
+from din.version import __version__
 from din.domain.model import ModelManifest
 from din.domain.plan import Plan
 from din.domain.request import Trace

@@ -25,7 +25,7 @@ class Message(Struct, frozen=True, array_like=True, tag_field="kind"):
     """Base of all message headers."""
 
 
-class Hello(Message, tag="HELLO"):
+class Hello(Message, frozen=True, array_like=True, tag="HELLO"):
     """First frame on each connection, from the dialling side."""
 
     node_id: str
@@ -39,7 +39,7 @@ class Hello(Message, tag="HELLO"):
     """Whom the dialler believes to reach; a mismatch is refused, so stale addresses do no harm."""
 
 
-class Welcome(Message, tag="WELCOME"):
+class Welcome(Message, frozen=True, array_like=True, tag="WELCOME"):
     """Answer to Hello. A refusal is Refused."""
 
     node_id: str
@@ -47,25 +47,25 @@ class Welcome(Message, tag="WELCOME"):
     protocol_version: int
 
 
-class Refused(Message, tag="REFUSED"):
+class Refused(Message, frozen=True, array_like=True, tag="REFUSED"):
     """The link will not be: wrong target, old session, no common version, too many links."""
 
     reason: str
 
 
-class Ping(Message, tag="PING"):
+class Ping(Message, frozen=True, array_like=True, tag="PING"):
     """Answered by Pong with the same nonce; an idle link is pinged, a silent one is closed."""
 
     nonce: int
 
 
-class Pong(Message, tag="PONG"):
+class Pong(Message, frozen=True, array_like=True, tag="PONG"):
     """Answer to Ping."""
 
     nonce: int
 
 
-class Prepare(Message, tag="PREPARE"):
+class Prepare(Message, frozen=True, array_like=True, tag="PREPARE"):
     """Gateway -> agent: pull this slice, load it, warm it. Repeating it is harmless and updates
     peers and edges."""
 
@@ -83,7 +83,7 @@ class Prepare(Message, tag="PREPARE"):
     remaining_ms: int
 
 
-class Prepared(Message, tag="PREPARED"):
+class Prepared(Message, frozen=True, array_like=True, tag="PREPARED"):
     """Agent -> gateway: loaded and warm."""
 
     epoch: Epoch
@@ -95,7 +95,7 @@ class Prepared(Message, tag="PREPARED"):
     """Peers that could not be dialled: the gateway relays for these."""
 
 
-class PrepareFailed(Message, tag="PREPARE_FAILED"):
+class PrepareFailed(Message, frozen=True, array_like=True, tag="PREPARE_FAILED"):
     """Agent -> gateway: could not be loaded; `code` is a DIN error code."""
 
     epoch: Epoch
@@ -105,14 +105,14 @@ class PrepareFailed(Message, tag="PREPARE_FAILED"):
     hint: str = ""
 
 
-class Unload(Message, tag="UNLOAD"):
+class Unload(Message, frozen=True, array_like=True, tag="UNLOAD"):
     """Gateway -> agent: drain and drop every slice of this deployment (index None) or one slice."""
 
     epoch: Epoch
     slice_index: int | None = None
 
 
-class Run(Message, tag="RUN"):
+class Run(Message, frozen=True, array_like=True, tag="RUN"):
     """Inputs for one slice of one attempt; the body holds the tensors. A slice runs when all of its
     inputs are there, from whichever frames."""
 
@@ -132,7 +132,7 @@ class Run(Message, tag="RUN"):
     """Of every slice upstream."""
 
 
-class Result(Message, tag="RESULT"):
+class Result(Message, frozen=True, array_like=True, tag="RESULT"):
     """Agent -> gateway: outputs of one slice that the gateway consumes."""
 
     request_id: int
@@ -153,14 +153,14 @@ class Progress(Struct, frozen=True, array_like=True):
     step: Literal["accepted", "forwarded"]
 
 
-class Accepted(Message, tag="ACCEPTED"):
+class Accepted(Message, frozen=True, array_like=True, tag="ACCEPTED"):
     """Agent -> gateway: these slices have all inputs (`accepted`) or have sent all outputs on
     (`forwarded`). Batched: a slice that answered within the batching time is never mentioned."""
 
     marks: tuple[Progress, ...]
 
 
-class Failed(Message, tag="FAILED"):
+class Failed(Message, frozen=True, array_like=True, tag="FAILED"):
     """A typed failure of one slice of one attempt."""
 
     request_id: int
@@ -174,7 +174,7 @@ class Failed(Message, tag="FAILED"):
     """False when another node would fail the same way, as with a wrong tensor."""
 
 
-class BusyNode(Message, tag="BUSY"):
+class BusyNode(Message, frozen=True, array_like=True, tag="BUSY"):
     """The node's queue for this slice is full. It is not blamed."""
 
     request_id: int
@@ -185,7 +185,7 @@ class BusyNode(Message, tag="BUSY"):
     retry_after_ms: int
 
 
-class Cancel(Message, tag="CANCEL"):
+class Cancel(Message, frozen=True, array_like=True, tag="CANCEL"):
     """Gateway -> every node of the attempt: stop, free, refuse late frames until the deadline."""
 
     request_id: int
@@ -194,7 +194,7 @@ class Cancel(Message, tag="CANCEL"):
     remaining_ms: int
 
 
-class Offer(Message, tag="OFFER"):
+class Offer(Message, frozen=True, array_like=True, tag="OFFER"):
     """Agent -> gateway on the same host, with two descriptors (control socket, arena): talk to this
     worker yourself. `worker_id` is unique per agent session."""
 
@@ -206,19 +206,19 @@ class Offer(Message, tag="OFFER"):
     """The arena is one input region of this size, then the output region."""
 
 
-class Revoke(Message, tag="REVOKE"):
+class Revoke(Message, frozen=True, array_like=True, tag="REVOKE"):
     """Agent -> gateway: the worker is being unloaded; send no more, then answer with Revoked."""
 
     worker_id: int
 
 
-class Revoked(Message, tag="REVOKED"):
+class Revoked(Message, frozen=True, array_like=True, tag="REVOKED"):
     """Gateway -> agent: nothing of ours runs in that worker any more."""
 
     worker_id: int
 
 
-class Bye(Message, tag="BYE"):
+class Bye(Message, frozen=True, array_like=True, tag="BYE"):
     """Orderly end: the sender is stopping and wants no blame for closing."""
 
     reason: str

@@ -27,7 +27,7 @@ class WorkerMessage(Struct, frozen=True, array_like=True, tag_field="kind"):
     """Base."""
 
 
-class Compute(WorkerMessage, tag="run"):
+class Compute(WorkerMessage, frozen=True, array_like=True, tag="run"):
     """Feeder -> worker."""
 
     ticket: int
@@ -42,7 +42,7 @@ class Compute(WorkerMessage, tag="run"):
     """Tickets released since the last order: saves a message and a wake-up each."""
 
 
-class Computed(WorkerMessage, tag="done"):
+class Computed(WorkerMessage, frozen=True, array_like=True, tag="done"):
     """Worker -> feeder: outputs lie in the output region until Release(ticket)."""
 
     ticket: int
@@ -51,7 +51,7 @@ class Computed(WorkerMessage, tag="done"):
     accelerator_percent: float | None = None
 
 
-class ComputeFailed(WorkerMessage, tag="fail"):
+class ComputeFailed(WorkerMessage, frozen=True, array_like=True, tag="fail"):
     """Worker -> feeder: this request failed, the worker lives."""
 
     ticket: int
@@ -60,26 +60,26 @@ class ComputeFailed(WorkerMessage, tag="fail"):
     is_retryable: bool
 
 
-class Release(WorkerMessage, tag="free"):
+class Release(WorkerMessage, frozen=True, array_like=True, tag="free"):
     """Feeder -> worker: the outputs of this ticket may be overwritten."""
 
     ticket: int
 
 
-class Abort(WorkerMessage, tag="abort"):
+class Abort(WorkerMessage, frozen=True, array_like=True, tag="abort"):
     """Feeder -> worker: end the run of this ticket as soon as the backend lets you."""
 
     ticket: int
 
 
-class Attach(WorkerMessage, tag="attach"):
+class Attach(WorkerMessage, frozen=True, array_like=True, tag="attach"):
     """Feeder -> worker, first message of each feeder on a channel: outputs of tickets of any other
     session on this channel are forgotten. A ticket is `session << 32 | counter`."""
 
     session: int
 
 
-class Loaded(WorkerMessage, tag="ready"):
+class Loaded(WorkerMessage, frozen=True, array_like=True, tag="ready"):
     """Worker -> agent, once."""
 
     inputs: tuple[TensorSpec, ...]
@@ -89,7 +89,7 @@ class Loaded(WorkerMessage, tag="ready"):
     memory_mib: int
 
 
-class LoadFailed(WorkerMessage, tag="load_fail"):
+class LoadFailed(WorkerMessage, frozen=True, array_like=True, tag="load_fail"):
     """Worker -> agent, once; the worker exits."""
 
     code: str
