@@ -1,0 +1,8 @@
+"""Makes `link_harness`, the recorders of this room's tests, importable next to them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
