@@ -1,0 +1,200 @@
+"""Links of this node to gateways and to other nodes, and what goes which way.
+
+Tensors go straight to the node that needs them. A node that cannot be dialled gets them through the
+gateway, which passes frames with a `target` on; a broken link is dialled again with back-off while
+the gateway relays. A peer may have two links to us, one dialled by each side: any open one serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Final
+
+from msgspec.structs import replace
+
+from din.agent.executor import Sent
+from din.errors import DinError
+from din.flow.backoff import Backoff
+from din.transport.dial import dial
+from din.transport.link import Link, LinkHandler
+from din.wire.messages import AnyMessage, Run
+
+PEERS_MAX: Final = 256
+"""Nodes whose addresses are kept; a deployment is rarely on more than a handful."""
+DIALS_AT_ONCE_MAX: Final = 8
+DIAL_MS: Final = 2_000
+REDIAL: Final = Backoff(base_ms=500.0, cap_ms=30_000.0, jitter=0.5)
+
+Report = Callable[..., None]
+
+
+class _Peer:
+    __slots__ = ("addresses", "dialling", "failures", "links", "retry_at_s")
+
+    def __init__(self) -> None:
+        self.addresses: tuple[str, ...] = ()
+        self.links: list[Link] = []
+        self.dialling: asyncio.Task[None] | None = None
+        self.failures = 0
+        self.retry_at_s = 0.0
+
+    def link(self) -> Link | None:
+        return next((link for link in self.links if link.is_open), None)
+
+
+class Peers:
+    """All links by the id at the other end. Implements executor.Post."""
+
+    def __init__(self, own_id: str, session: int, random: Random, report: Report) -> None:
+        self._own_id = own_id
+        self._session = session
+        self._random = random
+        self._report = report
+        self._handler: LinkHandler | None = None
+        self._peers: dict[str, _Peer] = {}
+        self._places = asyncio.Semaphore(DIALS_AT_ONCE_MAX)
+        self._loop = asyncio.get_running_loop()
+
+    def connect(self, handler: LinkHandler) -> None:
+        """Who hears of dialled links. Once, before the first `dial_all`."""
+        self._handler = handler
+
+    # Links come and go.
+
+    def opened(self, link: Link) -> None:
+        """A link is up, whoever dialled."""
+        peer = self._peers.setdefault(link.peer_id, _Peer())
+        peer.links.append(link)
+        peer.failures = 0
+
+    def closed(self, link: Link) -> None:
+        """A link is down."""
+        peer = self._peers.get(link.peer_id)
+        if peer is None:
+            return
+        if link in peer.links:
+            peer.links.remove(link)
+        if not peer.links and not peer.addresses:
+            del self._peers[link.peer_id]
+
+    def link(self, peer_id: str) -> Link | None:
+        """An open link to somebody."""
+        peer = self._peers.get(peer_id)
+        return peer.link() if peer is not None else None
+
+    async def dial_all(self, addresses: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+        """Dial the nodes that have no link yet; those that could not be reached within DIAL_MS."""
+        wanted: list[_Peer] = []
+        for node_id, known in addresses.items():
+            if node_id == self._own_id:
+                continue
+            if node_id not in self._peers and len(self._peers) >= PEERS_MAX:
+                self._report("peer_not_kept", peer=node_id, peers_max=PEERS_MAX)
+                continue
+            peer = self._peers.setdefault(node_id, _Peer())
+            if peer.addresses != known:
+                peer.addresses, peer.retry_at_s = known, 0.0
+            wanted.append(peer)
+            self._dial_soon(node_id, peer)
+        tasks = [peer.dialling for peer in wanted if peer.dialling is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+        return tuple(
+            node_id
+            for node_id in addresses
+            if node_id != self._own_id and self.link(node_id) is None
+        )
+
+    def _dial_soon(self, node_id: str, peer: _Peer) -> None:
+        """Begin to dial, unless there is a link, a try under way, or a pause after a failure."""
+        is_due = self._loop.time() >= peer.retry_at_s
+        if peer.link() is None and peer.dialling is None and peer.addresses and is_due:
+            peer.dialling = self._loop.create_task(self._dial(node_id, peer))
+
+    async def _dial(self, node_id: str, peer: _Peer) -> None:
+        assert self._handler is not None, "connect() comes first"
+        try:
+            async with self._places:
+                await dial(
+                    peer.addresses,
+                    own_id=self._own_id,
+                    session=self._session,
+                    target_id=node_id,
+                    handler=self._handler,
+                    timeout_ms=DIAL_MS,
+                    report=self._report,
+                )
+        except DinError as error:
+            delay_ms = REDIAL.delay_ms(peer.failures, self._random)
+            peer.failures += 1
+            peer.retry_at_s = self._loop.time() + delay_ms / 1000
+            self._report("peer_not_reached", peer=node_id, reason=error.message)
+        finally:
+            peer.dialling = None
+
+    def forget(self, node_ids: Sequence[str]) -> None:
+        """These nodes share no deployment with us any more: dial them no more."""
+        for node_id in node_ids:
+            peer = self._peers.get(node_id)
+            if peer is not None:
+                peer.addresses = ()
+                if not peer.links:
+                    del self._peers[node_id]
+
+    # executor.Post.
+
+    def tell(self, gateway_id: str, message: AnyMessage) -> bool:
+        """See executor.Post."""
+        link = self.link(gateway_id)
+        return link is not None and link.send(message)
+
+    def answer(
+        self, gateway_id: str, message: AnyMessage, body: Sequence[memoryview], sent: Sent
+    ) -> None:
+        """See executor.Post."""
+        link = self.link(gateway_id)
+        if link is None:
+            sent(f"there is no link to gateway {gateway_id}")
+        else:
+            self._send(link, message, body, sent)
+
+    def forward(self, node_id: str, run: Run, body: Sequence[memoryview], sent: Sent) -> None:
+        """See executor.Post."""
+        link = self.link(node_id)
+        if link is not None:
+            self._send(link, run, body, sent)
+            return
+        peer = self._peers.get(node_id)
+        if peer is not None:
+            self._dial_soon(node_id, peer)
+        relay = self.link(run.origin)
+        if relay is None:
+            sent("there is no link to it, and none to the gateway")
+        else:
+            self._send(relay, replace(run, target=node_id), body, sent)
+
+    def _send(
+        self, link: Link, message: AnyMessage, body: Sequence[memoryview], sent: Sent
+    ) -> None:
+        def told(is_sent: bool) -> None:
+            sent("" if is_sent else "the link ended before they had left")
+
+        try:
+            is_queued = link.send(message, body, on_sent=told)
+        except DinError as error:
+            sent(error.message)
+            return
+        if not is_queued:
+            sent("the link is full" if link.is_open else "the link is closed")
+
+    async def close(self) -> None:
+        """End every dial and every link, in an orderly way."""
+        tasks = [peer.dialling for peer in self._peers.values() if peer.dialling is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for peer in self._peers.values():
+            for link in list(peer.links):
+                link.close("the node stops", is_orderly=True)

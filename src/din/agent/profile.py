@@ -1,0 +1,71 @@
+"""Who this node says it is: fingerprint of the machine, under the operator's settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from din.backends.registry import BACKENDS
+from din.config import NodeConfig, default_node_name
+from din.domain.device import parse_device_type
+from din.domain.node import NodeId, NodeProfile
+from din.errors import UsageError
+from din.system.accelerators import AcceleratorReader
+from din.system.fingerprint import take_fingerprint
+from din.system.identity import Identity
+from din.system.sensors import SensorSettings
+from din.wire.messages import PROTOCOL_VERSION
+
+LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+
+
+def check_host(config: NodeConfig) -> None:
+    """Raises UsageError when plain text would leave this host without being asked for."""
+    if config.host not in LOOPBACK and not config.insecure_network:
+        raise UsageError(
+            f"host {config.host!r} is not loopback: links would cross the network in plain text",
+            hint="keep 127.0.0.1, or say --insecure-network if the network is trusted",
+        )
+
+
+def make_profile(
+    config: NodeConfig,
+    identity: Identity,
+    accelerator: AcceleratorReader | None,
+    addresses: tuple[str, ...],
+) -> NodeProfile:
+    """The profile for the registration. Raises UsageError for a bad device type."""
+    found = take_fingerprint(accelerator.describe() if accelerator is not None else None)
+    device_type = str(parse_device_type(config.device_type or found.device_type))
+    memory_mib = config.memory_mib if config.memory_mib is not None else found.memory_mib
+    return NodeProfile(
+        node_id=NodeId(identity.node_id),
+        session=identity.session,
+        name=config.name or default_node_name("node"),
+        device_type=device_type,
+        cpu_model=found.cpu_model,
+        cpu_isa=found.cpu_isa,
+        cpu_cores=config.cpu_cores if config.cpu_cores is not None else found.cpu_cores,
+        memory_mib=memory_mib,
+        accelerator=found.accelerator,
+        accelerator_memory_mib=(
+            config.gpu_memory_mib
+            if config.gpu_memory_mib is not None
+            else found.accelerator_memory_mib
+        ),
+        backends=tuple(each for each in found.backends if each in BACKENDS),
+        versions=found.versions,
+        labels=config.labels,
+        addresses=addresses,
+        fingerprint_sha256=found.sha256,
+        protocol_versions=(PROTOCOL_VERSION,),
+    )
+
+
+def sensor_settings(config: NodeConfig) -> SensorSettings:
+    """What the operator says about sensors. Raises UsageError."""
+    return SensorSettings(
+        temperature_path=Path(config.temp_sensor) if config.temp_sensor else None,
+        is_temperature_disabled=config.disable_temp_monitoring,
+        poll_interval_ms=config.temp_poll_interval_ms,
+    )

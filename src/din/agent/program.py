@@ -1,0 +1,278 @@
+"""The agent: parts, wires, and its life from the first line of the log to the last.
+
+claim the state directory, count this session, look at the machine
+listen for peers (TCP and a Unix socket), then find a gateway and join
+dial the link that the gateway names; load, run and forward what it orders
+SIGTERM, SIGINT: say goodbye, finish what was accepted, stop the workers, leave
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from msgspec.structs import replace
+
+from din.agent.executor import Executor
+from din.agent.files import SliceFiles
+from din.agent.join import Joined, Joiner
+from din.agent.log import Log
+from din.agent.offers import Offers
+from din.agent.peers import Peers
+from din.agent.profile import LOOPBACK, check_host, make_profile, sensor_settings
+from din.agent.router import Router
+from din.agent.slices import Slices
+from din.agent.zygote import Zygote
+from din.config import NodeConfig
+from din.domain.node import NodeHealth, NodeProfile
+from din.errors import Denied, DinError
+from din.execution.events import SliceKey
+from din.system.accelerators import find_accelerator
+from din.system.identity import Identity, claim_directory
+from din.system.network import AddressWatch, bound_addresses
+from din.system.sensors import Sensors
+from din.transport.http_client import HttpClient
+from din.transport.redial import Redialler
+from din.transport.server import LinkServer
+from din.wire.messages import AnyMessage
+from din.wire.registration import ADDRESS_COUNT_MAX
+
+GRACE_S: Final = 10.0
+"""Accepted work may take so long after a stop was asked for."""
+ADDRESS_LOOK_S: Final = 15.0
+SOCKET_PATH_BYTES_MAX: Final = 60
+"""Not the kernel's limit (107): the path also travels in the registration, which is short."""
+
+
+class Agent:
+    """One node. Made inside the running loop; `run` is its life."""
+
+    def __init__(
+        self, config: NodeConfig, identity: Identity, sensors: Sensors, profile: NodeProfile
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._config = config
+        self._identity = identity
+        self._sensors = sensors
+        self._profile = profile
+        self._log = Log()
+        report = self._log.report
+        self._random = Random()
+        self._watch = AddressWatch() if config.host not in LOOPBACK else None
+        self._addresses: tuple[str, ...] = ()
+        self._socket_path = socket_path(Path(config.state_dir), identity.node_id)
+        node_id, session = identity.node_id, identity.session
+        self._peers = Peers(node_id, session, self._random, report)
+        self._executor = Executor(self._loop, node_id, self._peers, self._drop)
+        self._zygote = Zygote(self._loop, lambda text: report("zygote", reason=text))
+        self._offers = Offers(report)
+        files = SliceFiles(Path(config.state_dir) / "slices", report)
+        self._slices = Slices(
+            zygote=self._zygote,
+            executor=self._executor,
+            peers=self._peers,
+            offers=self._offers,
+            files=files,
+            tell=self._tell,
+            memory_free=lambda: sensors.health(0).memory_mib_free,
+            report=report,
+        )
+        self._router = Router(self._executor, self._peers, self._offers, self._slices, report)
+        self._peers.connect(self._router)
+        self._server = LinkServer(node_id, session, self._router, report=report)
+        self._redialler: Redialler | None = None
+        self._changes: set[asyncio.Task[None]] = set()
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """Begin to leave; repeating it is harmless."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Until `stop`. Raises DinError when this node can never join as it is configured."""
+        port = self._listen()
+        for warning in self._identity.warnings:
+            self._log.report("identity_warning", warning=warning)
+        self._log.report(
+            "started",
+            node_id=self._identity.node_id,
+            name=self._profile.name,
+            session=self._identity.session,
+            device_type=self._profile.device_type,
+            cluster=self._config.cluster,
+            port=port,
+            pid=os.getpid(),
+        )
+        joiner = self._make_joiner()
+        joining = self._loop.create_task(joiner.run())
+        stopping = self._loop.create_task(self._stop.wait())
+        looking = self._loop.create_task(self._look_for_addresses(port))
+        try:
+            await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if joining.done():
+                joining.result()  # raises: without `stop` it ends by an error only
+            await self._leave(joiner)
+        finally:
+            for task in (joining, stopping, looking):
+                task.cancel()
+            await asyncio.gather(joining, stopping, looking, return_exceptions=True)
+            await self._close()
+
+    def _make_joiner(self) -> Joiner:
+        config = self._config
+        return Joiner(
+            profile=self._current_profile,
+            health=self._health,
+            cluster=config.cluster,
+            discovery_mode=config.discovery_mode,
+            gateways=config.gateway,
+            state_dir=Path(config.state_dir),
+            random=self._random,
+            report=self._log.report,
+            connect=HttpClient,
+            on_joined=self._on_joined,
+            on_rejoin=self._on_joined,
+        )
+
+    # What the joiner asks.
+
+    def _current_profile(self) -> NodeProfile:
+        return replace(self._profile, addresses=self._addresses)
+
+    def _health(self) -> NodeHealth:
+        return self._sensors.health(self._executor.queue_length)
+
+    def _on_joined(self, joined: Joined) -> None:
+        """A registration was accepted, the first or another one."""
+        answer = joined.answer
+        is_other = answer.gateway_id != self._router.gateway_id
+        if self._redialler is not None and not is_other:
+            self._redialler.update(answer.links)
+            return
+        self._router.gateway_id = answer.gateway_id
+        former, self._redialler = (
+            self._redialler,
+            Redialler(
+                answer.links,
+                own_id=self._identity.node_id,
+                session=self._identity.session,
+                handler=self._router,
+                random=self._random,
+                target_id=answer.gateway_id,
+                report=self._log.report,
+            ),
+        )
+        self._redialler.start()
+        if former is not None:
+            change = self._loop.create_task(former.stop("the node joined another gateway"))
+            self._changes.add(change)
+            change.add_done_callback(self._changes.discard)
+
+    # Wires.
+
+    def _tell(self, message: AnyMessage) -> bool:
+        return self._peers.tell(self._router.gateway_id, message)
+
+    def _drop(self, key: SliceKey) -> None:
+        self._slices.drop(key)
+
+    # Listening.
+
+    def _listen(self) -> int:
+        port = self._server.listen_tcp(self._config.host, self._config.port)
+        self._server.listen_unix(str(self._socket_path))
+        self._note_addresses(port)
+        return port
+
+    def _note_addresses(self, port: int) -> None:
+        interfaces = self._watch.current if self._watch is not None else ()
+        hosts = dict.fromkeys(bound_addresses(self._config.host, interfaces))
+        tcp = [f"tcp:[{each}]:{port}" if ":" in each else f"tcp:{each}:{port}" for each in hosts]
+        self._addresses = (f"unix:{self._socket_path}", *tcp)[:ADDRESS_COUNT_MAX]
+
+    async def _look_for_addresses(self, port: int) -> None:
+        while self._watch is not None:
+            await asyncio.sleep(ADDRESS_LOOK_S)
+            if self._watch.look():
+                self._note_addresses(port)
+
+    # Leaving.
+
+    async def _leave(self, joiner: Joiner) -> None:
+        self._log.report("stopping", accepted=self._executor.queue_length)
+        self._router.is_stopping = True
+        await joiner.stop()
+        end_s = self._loop.time() + GRACE_S
+        while not self._executor.is_idle and self._loop.time() < end_s:  # noqa: ASYNC110 (callbacks)
+            await asyncio.sleep(0.02)
+        if not self._executor.is_idle:
+            left = self._executor.queue_length
+            self._log.error("grace_over", unfinished=left, grace_s=GRACE_S)
+
+    async def _close(self) -> None:
+        self._router.is_stopping = True
+        if self._redialler is not None:
+            await self._redialler.stop("the node stops")
+        await asyncio.gather(*self._changes, return_exceptions=True)
+        await self._slices.close()
+        await self._peers.close()
+        self._server.close("the node stops")
+        self._executor.close()
+        await self._zygote.stop()
+        await asyncio.sleep(0)  # closed links tell their handler in the next turn
+        self._log.report("stopped")
+
+
+def socket_path(state_dir: Path, node_id: str) -> Path:
+    """Where this node listens for peers on the same host: in its state directory, or, where that
+    path is too long, in a directory of this user. Raises Denied when that belongs to another."""
+    path = state_dir / "node.sock"
+    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
+        return path
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or ""
+    folder = (
+        Path(runtime) / "din" if runtime else Path(tempfile.gettempdir()) / f"din-{os.getuid()}"
+    )
+    if len(os.fsencode(folder)) > SOCKET_PATH_BYTES_MAX - 22:
+        folder = Path("/tmp") / f"din-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise Denied(
+            f"{folder} is open to other users, so no socket is put there",
+            hint=f"remove it, or run: chmod 700 {folder}",
+        )
+    return folder / f"{node_id}.sock"
+
+
+async def serve(config: NodeConfig) -> None:
+    """Run one node until a signal. Raises DinError."""
+    check_host(config)
+    with claim_directory(Path(config.state_dir), f"din node {config.name}") as claim:
+        identity = claim.next_identity()
+        accelerator = find_accelerator()
+        sensors = Sensors(sensor_settings(config), accelerator)
+        agent = Agent(config, identity, sensors, make_profile(config, identity, accelerator, ()))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, agent.stop)
+        sensors.start()
+        try:
+            await agent.run()
+        finally:
+            sensors.stop()
+
+
+def run_agent(config: NodeConfig) -> int:
+    """The agent's main; the exit code."""
+    try:
+        asyncio.run(serve(config))
+    except DinError as error:
+        Log().error("cannot_run", message=error.message, hint=error.hint, code=error.code)
+        return error.exit_code
+    return 0

@@ -1,0 +1,252 @@
+"""Slices on this node: pulled, loaded, kept, drained.
+
+    absent --PREPARE--> loading --> loaded --UNLOAD--> draining (served until quiet) --> absent
+    loading --failed--> absent, and PREPARE_FAILED says why
+    loaded --PREPARE again--> loaded: edges and peers are taken over, PREPARED at once
+
+Repeating any order is harmless: a gateway that came back says everything again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from din.agent.executor import Executor
+from din.agent.files import SliceFiles
+from din.agent.offers import Offers
+from din.agent.peers import Peers
+from din.agent.pool import WorkerPool
+from din.agent.zygote import Zygote
+from din.errors import DeadlineExceeded, DinError, Internal, TooLarge, Unavailable
+from din.execution.events import SliceKey, SliceLoaded, SliceUnloaded
+from din.wire.messages import AnyMessage, Prepare, Prepared, PrepareFailed, Unload
+from din.wire.worker import ArenaLayout, Loaded
+
+SLICES_MAX: Final = 64
+MEMORY_MIB_KEPT: Final = 64
+"""Memory that loading leaves to the rest of the machine."""
+
+Report = Callable[..., None]
+MemoryFree = Callable[[], int | None]
+"""MiB that a new process could take; None = not known."""
+
+
+class Teller(Protocol):
+    """The way back to the gateway."""
+
+    def __call__(self, message: AnyMessage) -> bool:
+        """False when there is no link to it now; it asks again when it is back."""
+        ...
+
+
+class _Held:
+    """One slice, loading or loaded."""
+
+    __slots__ = ("loaded", "order", "pool", "task")
+
+    def __init__(self, order: Prepare) -> None:
+        self.order = order
+        self.task: asyncio.Task[None] | None = None
+        self.pool: WorkerPool | None = None
+        self.loaded: Loaded | None = None
+
+
+class Slices:
+    """Everything that gateways had this node load. All calls in the loop's thread."""
+
+    def __init__(
+        self,
+        zygote: Zygote,
+        executor: Executor,
+        peers: Peers,
+        offers: Offers,
+        files: SliceFiles,
+        tell: Teller,
+        memory_free: MemoryFree,
+        report: Report,
+    ) -> None:
+        self._zygote = zygote
+        self._executor = executor
+        self._peers = peers
+        self._offers = offers
+        self._files = files
+        self._tell = tell
+        self._memory_free = memory_free
+        self._report = report
+        self._held: dict[SliceKey, _Held] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    def prepare(self, order: Prepare) -> None:
+        """Load a slice, or take over new edges and peers of one that is here."""
+        key = (order.epoch, order.slice.index)
+        held = self._held.get(key)
+        if held is None:
+            if len(self._held) >= SLICES_MAX:
+                error = TooLarge(f"this node holds {SLICES_MAX} slices already")
+                self._tell_failed(order, error)
+                return
+            held = self._held[key] = _Held(order)
+        held.order = order
+        if held.task is None:
+            held.task = asyncio.get_running_loop().create_task(self._prepare(key, held))
+
+    def unload(self, order: Unload) -> None:
+        """Drain one slice of a deployment, or all of them, then drop it."""
+        for key, held in list(self._held.items()):
+            is_meant = order.slice_index is None or key[1] == order.slice_index
+            if key[0] != order.epoch or not is_meant:
+                continue
+            if held.loaded is None:
+                del self._held[key]
+                if held.task is not None:
+                    held.task.cancel()
+            else:
+                self._executor.give(SliceUnloaded(key))
+
+    def drop(self, key: SliceKey) -> None:
+        """Nothing needs the slice any more: stop its workers."""
+        held = self._held.pop(key, None)
+        if held is None or held.pool is None:
+            return
+        leaving = asyncio.get_running_loop().create_task(self._leave(key, held, held.pool))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+
+    async def close(self) -> None:
+        """Stop everything at once."""
+        tasks = [held.task for held in self._held.values() if held.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, *self._leaving, return_exceptions=True)
+        pools = [held.pool for held in self._held.values() if held.pool is not None]
+        self._held.clear()
+        await asyncio.gather(*(pool.stop() for pool in pools))
+        self._executor.bury_workers("the node stops")
+
+    # Loading.
+
+    async def _prepare(self, key: SliceKey, held: _Held) -> None:
+        order = held.order
+        try:
+            async with asyncio.timeout(max(order.remaining_ms, 0) / 1000):
+                if held.loaded is None:
+                    held.loaded = await self._load(key, held)
+                await self._settle(key, held)
+        except TimeoutError:
+            error = DeadlineExceeded(
+                f"slice {order.slice.name!r} was not loaded within {order.remaining_ms} ms"
+            )
+            self._give_up(key, held, error)
+        except DinError as error:
+            self._give_up(key, held, error)
+        except Exception as error:
+            self._give_up(key, held, Internal(f"loading failed: {type(error).__name__}: {error}"))
+        finally:
+            held.task = None
+            if self._held.get(key) is held and held.order is not order:
+                self.prepare(held.order)  # it was said again, differently, meanwhile
+
+    async def _load(self, key: SliceKey, held: _Held) -> Loaded:
+        order = held.order
+        self._check_memory(order)
+        paths = await self._files.use(order.slice.artifacts, order.artifact_url)
+        pool = WorkerPool(
+            self._zygote,
+            on_worker_ready=partial(self._on_worker_ready, key),
+            on_worker_died=partial(self._on_worker_died, key),
+        )
+        held.pool = pool
+        try:
+            self._check_memory(order)
+            loaded = await pool.start(
+                order.slice, paths, order.workers, order.backend_options, wants_direct=True
+            )
+        except BaseException:
+            held.pool = None
+            self._files.release(order.slice.artifacts)
+            await pool.stop()
+            raise
+        self._report(
+            "slice_loaded",
+            model=order.model_id,
+            slice=order.slice.name,
+            workers=order.workers,
+            load_ms=round(loaded.load_ms, 1),
+            memory_mib=loaded.memory_mib,
+        )
+        return loaded
+
+    async def _settle(self, key: SliceKey, held: _Held) -> None:
+        """Edges to the core, links to the peers, word to the gateway."""
+        order, loaded = held.order, held.loaded
+        assert loaded is not None, "settled after loading"
+        assert held.pool is not None, "settled after loading"
+        event = SliceLoaded(order.epoch, order.slice, order.edges, order.adapted_edges)
+        self._executor.give(event)
+        self._executor.watch_workers(key, held.pool.channels, "it closed while it was loaded")
+        undialable = await self._peers.dial_all(order.peers)
+        self._tell(
+            Prepared(
+                order.epoch,
+                order.slice.index,
+                loaded.load_ms,
+                loaded.warm_ms,
+                loaded.memory_mib,
+                undialable,
+            )
+        )
+
+    def _check_memory(self, order: Prepare) -> None:
+        """T61: a slice that does not fit is refused before the machine swaps or kills."""
+        free_mib = self._memory_free()
+        needed_mib = order.slice.memory_mib * order.workers
+        if free_mib is not None and needed_mib + MEMORY_MIB_KEPT > free_mib:
+            raise Unavailable(
+                f"slice {order.slice.name!r} needs {needed_mib} MiB of memory for {order.workers} "
+                f"workers, {free_mib} MiB are free and {MEMORY_MIB_KEPT} of them are kept",
+                hint="use fewer workers, cut the model smaller, or free memory on the node",
+            )
+
+    def _give_up(self, key: SliceKey, held: _Held, error: DinError) -> None:
+        if held.loaded is None:
+            if self._held.get(key) is held:
+                del self._held[key]
+            self._report("slice_not_loaded", slice=held.order.slice.name, reason=error.message)
+            self._tell_failed(held.order, error)
+        else:
+            self._report("slice_not_settled", slice=held.order.slice.name, reason=error.message)
+
+    def _tell_failed(self, order: Prepare, error: DinError) -> None:
+        about = (order.epoch, order.slice.index)
+        self._tell(PrepareFailed(*about, error.code, error.message, error.hint))
+
+    # Leaving.
+
+    async def _leave(self, key: SliceKey, held: _Held, pool: WorkerPool) -> None:
+        await self._offers.revoke(key)
+        await pool.stop()
+        self._executor.bury_workers("its slice was unloaded")
+        self._files.release(held.order.slice.artifacts)
+        self._report("slice_unloaded", slice=held.order.slice.name)
+        node_ids = set(held.order.peers)
+        for other in self._held.values():
+            node_ids -= set(other.order.peers)
+        self._peers.forget(tuple(node_ids))
+
+    # Workers.
+
+    def _on_worker_ready(
+        self, key: SliceKey, worker_id: int, socket_fd: int, arena_fd: int, layout: ArenaLayout
+    ) -> None:
+        self._offers.worker_ready(key, worker_id, socket_fd, arena_fd, layout)
+        held = self._held.get(key)
+        if held is not None and held.pool is not None and held.loaded is not None:
+            self._executor.watch_workers(key, held.pool.channels, "it was replaced")
+
+    def _on_worker_died(self, key: SliceKey, worker_id: int, reason: str) -> None:
+        self._report("worker_died", slice=key[1], worker=worker_id, reason=reason)
+        self._offers.worker_died(worker_id)
+        self._executor.bury_workers(reason)
