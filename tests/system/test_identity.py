@@ -1,0 +1,114 @@
+"""Identity: made once, counted at each start, held by one process, safe against full disks."""
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from din.errors import Conflict, Denied, Unavailable
+from din.system.identity import IDENTITY_FILE, claim_directory, disk_error, write_atomically
+
+
+def start(path: Path, root: Path = Path("/nowhere")):
+    with claim_directory(path, "agent") as claim:
+        return claim.next_identity(root)
+
+
+def test_the_id_stays_and_the_session_counts_starts(tmp_path: Path) -> None:
+    """T10: a restart is the same node."""
+    first, second = start(tmp_path / "node"), start(tmp_path / "node")
+    assert first.node_id == second.node_id
+    assert len(first.node_id) == 16
+    assert (first.session, second.session) == (1, 2)
+    assert first.warnings == ()
+
+
+def test_two_directories_are_two_nodes(tmp_path: Path) -> None:
+    assert start(tmp_path / "a").node_id != start(tmp_path / "b").node_id
+
+
+def test_a_directory_in_use_is_refused_naming_process_and_directory(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from din.system.identity import claim_directory\n"
+        "claim = claim_directory(Path(sys.argv[1]), 'gateway')\n"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(Conflict) as caught:
+            claim_directory(tmp_path, "agent")
+        assert str(tmp_path) in caught.value.message
+        assert f"gateway with pid {holder.pid}" in caught.value.message
+        holder.kill()
+        holder.communicate()
+    claim_directory(tmp_path, "agent").close()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"node_id": "x", "session": 1}', b"\0" * 100])
+def test_a_damaged_identity_is_put_aside_with_a_warning(tmp_path: Path, content: bytes) -> None:
+    """A zero-filled file after a power cut costs the identity, not the node."""
+    (tmp_path / IDENTITY_FILE).write_bytes(content)
+    identity = start(tmp_path)
+    assert identity.session == 1
+    assert "put aside" in identity.warnings[0]
+    assert (tmp_path / "identity.broken").read_bytes() == content
+
+
+def test_a_directory_copied_to_another_board_gets_a_new_id(tmp_path: Path) -> None:
+    """T08: two boards written from one image are two nodes."""
+    for number in (1, 2):
+        tree = tmp_path / f"board{number}/proc/device-tree"
+        tree.mkdir(parents=True)
+        (tree / "serial-number").write_bytes(f"10000000{number}\0".encode())
+    state = tmp_path / "state"
+    first = start(state, tmp_path / "board1")
+    assert start(state, tmp_path / "board1").node_id == first.node_id
+    cloned = start(state, tmp_path / "board2")
+    assert cloned.node_id != first.node_id
+    assert "copied from another machine" in cloned.warnings[0]
+
+
+def test_a_board_without_serial_number_keeps_its_id(tmp_path: Path) -> None:
+    tree = tmp_path / "board/sys/class/dmi/id"
+    tree.mkdir(parents=True)
+    (tree / "product_uuid").write_text("00000000-0000-0000-0000-000000000000\n")
+    first = start(tmp_path / "state", tmp_path / "board")
+    assert start(tmp_path / "state").node_id == first.node_id
+
+
+def test_a_full_disk_is_said_and_the_old_file_stays(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "file.json"
+    write_atomically(path, b"old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(Unavailable, match="No space left") as caught:
+        write_atomically(path, b"new")
+    assert "free some space" in caught.value.hint
+    assert path.read_bytes() == b"old"
+    assert [each.name for each in tmp_path.iterdir()] == ["file.json"]
+
+
+def test_a_directory_that_cannot_be_made_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Unavailable, match="cannot write"):
+        claim_directory(tmp_path / "file/state", "agent")
+    denied = disk_error(tmp_path, PermissionError(errno.EACCES, "Permission denied"))
+    assert isinstance(denied, Denied)
+
+
+def test_the_file_is_plain_json(tmp_path: Path) -> None:
+    identity = start(tmp_path)
+    stored = json.loads((tmp_path / IDENTITY_FILE).read_text())
+    assert stored["node_id"] == identity.node_id

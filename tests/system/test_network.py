@@ -1,0 +1,85 @@
+"""Own addresses: only what other machines can dial, and no surprise from a vanishing interface."""
+
+from din.system.network import (
+    AddressWatch,
+    Interface,
+    RawInterface,
+    bound_addresses,
+    reachable,
+    system_interfaces,
+)
+
+HOST = {
+    "lo": RawInterface(True, ("127.0.0.1", "::1")),
+    "eth0": RawInterface(True, ("192.168.1.20", "fe80::1", "2001:db8::20")),
+    "wlan0": RawInterface(False, ("192.168.7.20",)),
+    "docker0": RawInterface(True, ("172.17.0.1",)),
+    "br-3f2a": RawInterface(True, ("172.18.0.1",)),
+    "veth12": RawInterface(True, ("169.254.3.4",)),
+    "tailscale0": RawInterface(True, ("100.64.0.9",)),
+    "zt0": RawInterface(True, ("10.147.17.1",)),
+}
+
+
+def addresses(**more) -> list[str]:
+    return [each.address for each in reachable(HOST, **more)]
+
+
+def test_bridges_tunnels_and_dead_interfaces_are_left_out() -> None:
+    """T01."""
+    assert addresses() == ["192.168.1.20", "2001:db8::20"]
+
+
+def test_an_allowed_interface_is_taken_although_its_pattern_is_denied() -> None:
+    """T01."""
+    assert addresses(allow=("tailscale*",)) == ["100.64.0.9"]
+    assert addresses(allow=("lo",)) == ["127.0.0.1", "::1"]
+    assert set(addresses(deny=("eth*", "lo"))) == {
+        "10.147.17.1",
+        "100.64.0.9",
+        "172.17.0.1",
+        "172.18.0.1",
+    }
+
+
+def test_link_local_addresses_are_never_announced() -> None:
+    assert addresses(allow=("veth*",)) == []
+
+
+def test_an_interface_that_vanishes_is_noticed_and_comes_back() -> None:
+    """T02, T06."""
+    now = dict(HOST)
+    watch = AddressWatch(source=lambda: now)
+    assert not watch.look()
+    now.pop("eth0")
+    assert watch.look()
+    assert watch.current == ()
+    now["eth0"] = RawInterface(True, ("192.168.1.77",))
+    assert watch.look()
+    assert watch.current == (Interface("eth0", "192.168.1.77"),)
+
+
+def test_a_failed_look_keeps_the_last_addresses_and_is_counted() -> None:
+    """T02: ENODEV while the list is read."""
+    answers = [HOST]
+
+    def source():
+        if answers:
+            return answers.pop()
+        raise OSError(19, "No such device")
+
+    watch = AddressWatch(source=source)
+    before = watch.current
+    assert not watch.look()
+    assert (watch.current, watch.failures) == (before, 1)
+
+
+def test_a_server_is_announced_where_it_is_bound() -> None:
+    found = reachable(HOST)
+    assert bound_addresses("127.0.0.1", found) == ("127.0.0.1",)
+    assert bound_addresses("0.0.0.0", found) == ("192.168.1.20", "127.0.0.1")
+    assert bound_addresses("localhost", found) == ("127.0.0.1",)
+
+
+def test_this_machine_can_be_asked() -> None:
+    assert "127.0.0.1" in system_interfaces()["lo"].addresses
