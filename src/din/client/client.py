@@ -130,7 +130,7 @@ class Client:
             OCTETS,
             timeout_ms=timeout_ms + GRACE_MS,
         )
-        found = _decode(answer, _AdaptedAnswer)
+        found = decode_answer(answer, _AdaptedAnswer)
         return Inference(
             request_id=found.request_id,
             model_id=found.model_id,
@@ -166,7 +166,7 @@ class Client:
             timeout_ms=timeout_ms + GRACE_MS,
         )
         head_nbytes = int(answer.headers.get("inference-header-content-length", len(answer.body)))
-        found = _decode(answer._replace(body=answer.body[:head_nbytes]), _TensorAnswer)
+        found = decode_answer(answer._replace(body=answer.body[:head_nbytes]), _TensorAnswer)
         tensors = decode_outputs(found.outputs, memoryview(answer.body)[head_nbytes:])
         return Inference(
             request_id=found.id or answer.headers.get("din-request-id", ""),
@@ -202,7 +202,7 @@ class Client:
     def drain(self, name: str) -> NodeView:
         """Move the slices of a node away and give it no new ones. Raises NotFound."""
         answer = self.call("POST", f"/api/v1/nodes/{_segment(name)}/drain")
-        return _decode(answer, NodeView)
+        return decode_answer(answer, NodeView)
 
     def models(self) -> ModelList:
         """All models with their state."""
@@ -215,7 +215,7 @@ class Client:
 
     def remove(self, model: str) -> ModelView:
         """Unload a model everywhere and forget it. Raises NotFound."""
-        return _decode(self.call("DELETE", f"/api/v1/models/{_segment(model)}"), ModelView)
+        return decode_answer(self.call("DELETE", f"/api/v1/models/{_segment(model)}"), ModelView)
 
     def plan(self, model: str, version: str | None = None) -> Plan:
         """Where a request would run and why not elsewhere; touches no node."""
@@ -234,7 +234,7 @@ class Client:
         """Register a model whose bytes are in the store (see `upload`); returns at once."""
         body = msgspec.json.encode(order)
         answer = self.call("POST", "/api/v1/models", body, is_idempotent=False)
-        return _decode(answer, ModelView)
+        return decode_answer(answer, ModelView)
 
     def upload(self, path: str | os.PathLike[str], progress: Progress | None = None) -> str:
         """Store a file under its SHA256, which is returned; nothing is sent that is there."""
@@ -274,7 +274,7 @@ class Client:
         )
 
     def _get(self, path: str, kind: type[View]) -> View:
-        return _decode(self.call("GET", path), kind)
+        return decode_answer(self.call("GET", path), kind)
 
 
 def gateway_of(environment: Mapping[str, str]) -> str:
@@ -315,7 +315,8 @@ def _pieces(file: BufferedReader, nbytes: int, progress: Progress | None) -> Ite
             progress(sent, nbytes)
 
 
-def _decode(answer: Answer, kind: type[View]) -> View:
+def decode_answer(answer: Answer, kind: type[View]) -> View:
+    """The body of an answer as a view. Raises Internal when the two versions of DIN differ."""
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -1,0 +1,268 @@
+"""Programs that `din up` and `din node start --detach` leave running: start, find again, stop.
+
+A record names a process by its id, its start time and the boot it was started in. A process id
+that was given to somebody else since then does not match, so a stranger is never signalled; a pidfd
+closes the gap between the check and the signal.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from din.config import HANDOVER_VARIABLE, Config, encode_config
+from din.errors import Conflict, Denied, DinError, Internal, Unavailable, every_error
+
+GRACE_S: Final = 12.0
+"""After SIGTERM: longer than a gateway takes to let its running requests end."""
+KILL_S: Final = 5.0
+LOG_BYTES_MAX: Final = 16 * 1024 * 1024
+LOG_TAIL_BYTES: Final = 4096
+RECORD_BYTES_MAX: Final = 65536
+
+
+class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """One program that was left running."""
+
+    pid: int
+    start_ticks: int
+    """Field 22 of /proc/PID/stat: clock ticks from boot to the process's start."""
+    boot_id: str
+    program: str
+    """`gateway` or `node`."""
+    name: str = ""
+    url: str = ""
+    log_path: str = ""
+
+
+def run_folder(state_dir: str) -> Path:
+    """Where the records of a state directory lie."""
+    return Path(state_dir) / "run"
+
+
+def start_ticks_of(pid: int, proc: Path = Path("/proc")) -> int | None:
+    """When a process started; None when there is none, or only its exit code is left."""
+    try:
+        text = (proc / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    # The name in parentheses may hold spaces and parentheses: fields count from its end.
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def boot_id(proc: Path = Path("/proc")) -> str:
+    """Identity of this boot; empty where the kernel tells none."""
+    try:
+        return (proc / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def is_running(record: Record) -> bool:
+    """Whether the very process of the record still runs."""
+    return record.boot_id == boot_id() and start_ticks_of(record.pid) == record.start_ticks
+
+
+def read_record(path: Path) -> Record | None:
+    """A record whose process still runs; what is stale or broken is taken away."""
+    try:
+        with path.open("rb") as file:
+            record = msgspec.json.decode(file.read(RECORD_BYTES_MAX), type=Record)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError:
+        record = None
+    except OSError as error:
+        raise Denied(
+            f"{path} cannot be read: {error.strerror}", hint="run it as the user who started DIN"
+        ) from None
+    if record is not None and is_running(record):
+        return record
+    with suppress(OSError):
+        path.unlink()
+    return None
+
+
+def records_in(state_dir: str) -> list[tuple[Path, Record]]:
+    """All records of running programs, nodes first, so that they say goodbye to their gateway."""
+    found: list[tuple[Path, Record]] = []
+    for path in sorted(run_folder(state_dir).glob("*.json")):
+        record = read_record(path)
+        if record is not None:
+            found.append((path, record))
+    return sorted(found, key=lambda each: each[1].program == "gateway")
+
+
+def launch(
+    module: str, config: Config, *, name: str, url: str, state_dir: str, record_name: str
+) -> tuple[Record, subprocess.Popen[bytes]]:
+    """Start `python -m module` in its own session, with its log file and its record."""
+    folder = run_folder(state_dir)
+    log_path = Path(state_dir) / "log" / f"{record_name}.log"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        log_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _turn_over(log_path)
+        with log_path.open("ab") as log:
+            child = subprocess.Popen(
+                program_command(module),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=program_environment(config, os.environ),
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise Unavailable(
+            f"{module} cannot be started below {state_dir}: {error.strerror}",
+            hint="give another place with --state-dir, or make this one writable",
+        ) from None
+    record = Record(
+        pid=child.pid,
+        start_ticks=start_ticks_of(child.pid) or 0,
+        boot_id=boot_id(),
+        program="gateway" if module.endswith("gateway") else "node",
+        name=name,
+        url=url,
+        log_path=str(log_path),
+    )
+    write_record(folder / f"{record_name}.json", record)
+    return record, child
+
+
+def leave(child: subprocess.Popen[bytes]) -> None:
+    """Let a started program outlive us; without this Python complains that nobody waited for it."""
+    child.returncode = 0
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Replace a record as a whole."""
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(record))
+    fresh.replace(path)
+
+
+def program_command(module: str) -> list[str]:
+    """How a program of DIN is started."""
+    return [sys.executable, "-m", module]
+
+
+def program_environment(config: Config, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a program: ours, with its settings in it."""
+    return {
+        **environment,
+        HANDOVER_VARIABLE: encode_config(config),
+        "ORT_DISABLE_TELEMETRY": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _turn_over(log_path: Path) -> None:
+    """Keep one older log when this one has grown large."""
+    if log_path.exists() and log_path.stat().st_size > LOG_BYTES_MAX:
+        log_path.replace(log_path.with_suffix(".log.1"))
+
+
+def log_tail(path: str) -> list[str]:
+    """The last lines of a log."""
+    try:
+        with Path(path).open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_TAIL_BYTES))
+            return file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+
+
+def error_of_exit(record: Record, exit_code: int) -> DinError:
+    """What a program that ended while starting had to say: the error of its log and exit code."""
+    lines = log_tail(record.log_path)
+    told = [each.removeprefix("error: ") for each in lines if each.startswith("error: ")]
+    hints = [each.removeprefix("hint: ") for each in lines if each.startswith("hint: ")]
+    message = told[-1] if told else f"it ended with code {exit_code}"
+    kinds = [each for each in every_error() if each.exit_code == exit_code]
+    kind = kinds[0] if kinds else Internal
+    hint = hints[-1] if told and hints else f"its log is {record.log_path}"
+    return kind(f"the {record.program} did not start: {message}", hint=hint)
+
+
+def stop(path: Path, record: Record, grace_s: float = GRACE_S) -> bool:
+    """End the process of a record, gently and then not. Answers whether it went gently."""
+    try:
+        pidfd = os.pidfd_open(record.pid)
+    except OSError:
+        path.unlink(missing_ok=True)
+        return True
+    try:
+        if not is_running(record):
+            path.unlink(missing_ok=True)
+            return True
+        is_gentle = _end(pidfd, signal.SIGTERM, grace_s)
+        if not is_gentle and not _end(pidfd, signal.SIGKILL, KILL_S):
+            raise Unavailable(
+                f"process {record.pid} ({record.program} {record.name}) does not end",
+                hint="it is stuck in the kernel; see dmesg",
+            )
+    except PermissionError:
+        raise Denied(
+            f"process {record.pid} belongs to another user",
+            hint="run it as the user who started it",
+        ) from None
+    finally:
+        os.close(pidfd)
+    path.unlink(missing_ok=True)
+    return is_gentle
+
+
+def _end(pidfd: int, number: signal.Signals, wait_s: float) -> bool:
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, number)
+    readable, _, _ = select.select([pidfd], [], [], wait_s)
+    return bool(readable)
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise Conflict when another program listens there, Denied or Unavailable when nobody may."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except PermissionError:
+            raise Denied(
+                f"port {port} on {host} needs more rights", hint="use a port above 1023"
+            ) from None
+        except OSError as error:
+            raise _bind_error(host, port, error) from None
+
+
+def _bind_error(host: str, port: int, error: OSError) -> DinError:
+    import errno
+
+    if error.errno == errno.EADDRINUSE:
+        return Conflict(
+            f"port {port} on {host} is in use by another program",
+            hint=f"choose another with --port, or see who has it: ss -ltnp 'sport = :{port}'",
+        )
+    return Unavailable(
+        f"cannot listen on {host}:{port}: {error.strerror}",
+        hint="--host is an address of this machine",
+    )
+
+
+def sleep_until(moment_s: float, step_s: float = 0.05) -> bool:
+    """Wait one step; False once the moment has passed."""
+    time.sleep(step_s)
+    return time.monotonic() < moment_s

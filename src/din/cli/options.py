@@ -1,0 +1,181 @@
+"""The options of gateway and node, and how they become settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from ipaddress import ip_address
+from typing import Any, Final, TypeVar
+
+import click
+
+from din.cli.frame import say
+from din.config import Config, GatewayConfig, NodeConfig, collect, load_gateway, load_node
+from din.errors import UsageError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+MODES: Final = click.Choice(("auto", "multicast", "unicast"))
+JITTER_RATIOS: Final = (0.1, 0.2)
+
+
+def _apply(function: Function, decorators: tuple[Callable[[Function], Function], ...]) -> Function:
+    for decorate in reversed(decorators):
+        function = decorate(function)
+    return function
+
+
+def gateway_options(function: Function) -> Function:
+    """Options of `din up` and `din gateway start`, named like the keys of the settings."""
+    return _apply(
+        function,
+        (
+            click.option("--host", metavar="ADDRESS", help="Address of HTTP; 127.0.0.1."),
+            click.option("--port", type=int, help="Port of HTTP; 8000."),
+            click.option("--cluster", metavar="NAME", help="Name that nodes look for."),
+            click.option("--state-dir", metavar="PATH", help="Default $XDG_STATE_HOME/din."),
+            click.option("--discovery-mode", type=MODES, help="How nodes find the gateway."),
+            click.option(
+                "--insecure-network",
+                is_flag=True,
+                default=None,
+                help="Allow plain text off loopback, without authentication.",
+            ),
+            click.option(
+                "--node-heartbeat-interval",
+                "node_heartbeat_interval_ms",
+                type=int,
+                metavar="MS",
+                help="Between two beats of a node; 3000.",
+            ),
+            click.option(
+                "--node-heartbeat-jitter",
+                "node_heartbeat_jitter_ms",
+                type=int,
+                metavar="MS",
+                help="Spread of the beats; interval x 0.15.",
+            ),
+            click.option(
+                "--scheduler-cache-ttl",
+                "scheduler_cache_ttl_ms",
+                type=int,
+                metavar="MS",
+                help="How long one look at the fleet may be reused; 1000.",
+            ),
+            click.option("--policy", metavar="NAME", help="How nodes are chosen."),
+        ),
+    )
+
+
+def node_options(function: Function) -> Function:
+    """Options of `din node start`: the seeds' flags and what joining needs."""
+    return _apply(
+        function,
+        (
+            click.option("--name", help="Unique in the cluster; from the host name."),
+            click.option("--device-type", metavar="TYPE", help="Detected when not given."),
+            click.option("--cpu-cores", type=float, help="Cores to offer."),
+            click.option(
+                "--gpu-memory", "gpu_memory_mib", type=int, metavar="MIB", help="To offer."
+            ),
+            click.option("--npu-core", type=int, help="NPU cores to offer."),
+            click.option("--temp-sensor", metavar="PATH", help="File with millidegrees."),
+            click.option("--disable-temp-monitoring", is_flag=True, default=None),
+            click.option("--temp-poll-interval-ms", type=int, metavar="MS", help="500."),
+            click.option("--memory-mib", type=int, metavar="MIB", help="Memory to offer."),
+            click.option(
+                "--label", "labels", multiple=True, metavar="NAME=VALUE", help="Repeatable."
+            ),
+            click.option("--host", metavar="ADDRESS", help="Address for peers; 127.0.0.1."),
+            click.option("--port", type=int, help="Port for peers; 8080, 0 = any free one."),
+            click.option(
+                "--gateway", multiple=True, metavar="URL", help="Ask this one first. Repeatable."
+            ),
+            click.option("--cluster", metavar="NAME", help="The cluster to join."),
+            click.option("--discovery-mode", type=MODES, help="How to find the gateway."),
+            click.option("--state-dir", metavar="PATH", help="Of this node alone."),
+            click.option("--insecure-network", is_flag=True, default=None),
+        ),
+    )
+
+
+def gateway_settings(flags: Mapping[str, object]) -> GatewayConfig:
+    """Settings of a gateway, checked as a whole. Raises UsageError; warns on stderr."""
+    flags = dict(flags)
+    interval = flags.get("node_heartbeat_interval_ms")
+    if isinstance(interval, int) and flags.get("node_heartbeat_jitter_ms") is None:
+        # The rule of the default, so that a changed interval does not need a second flag.
+        flags["node_heartbeat_jitter_ms"] = round(interval * 0.15)
+    config = load_gateway(flags, os.environ)
+    for warning in collect("gateway", flags, os.environ).warnings:
+        say(f"warning: {warning}")
+    _check_jitter(config)
+    _check_network(config)
+    return config
+
+
+def node_settings(flags: Mapping[str, object]) -> NodeConfig:
+    """Settings of a node, checked as a whole. Raises UsageError."""
+    flags = {name: value for name, value in flags.items() if value not in ((), [])}
+    labels = flags.get("labels")
+    if isinstance(labels, tuple | list):
+        flags["labels"] = pairs("--label", labels)
+    config = load_node(flags, os.environ)
+    if config.device_type:
+        from din.domain.device import parse_device_type
+
+        parse_device_type(config.device_type)
+    _check_network(config)
+    return config
+
+
+def pairs(option: str, texts: Any) -> dict[str, str]:
+    """NAME=VALUE words as a mapping. Raises UsageError."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = str(text).partition("=")
+        if not sign or not name:
+            raise UsageError(f"{option} {text!r} is not NAME=VALUE", hint=f"{option} line=4")
+        if name in found:
+            raise UsageError(f"{option} names {name!r} twice", hint="name it once")
+        found[name] = value
+    return found
+
+
+def _check_jitter(config: GatewayConfig) -> None:
+    ratio = config.node_heartbeat_jitter_ms / config.node_heartbeat_interval_ms
+    low, high = JITTER_RATIOS
+    if ratio >= 0.5:
+        raise UsageError(
+            f"node_heartbeat_jitter_ms {config.node_heartbeat_jitter_ms} is half of the interval "
+            f"{config.node_heartbeat_interval_ms} ms or more",
+            hint=f"use {round(config.node_heartbeat_interval_ms * 0.15)} (interval x 0.15)",
+        )
+    if not low <= ratio <= high:
+        say(
+            f"warning: heartbeat jitter {config.node_heartbeat_jitter_ms} ms is {ratio:.2f} of the "
+            f"interval, outside {low}-{high}: too little leaves beats together, too much makes "
+            f"live nodes look silent; {round(config.node_heartbeat_interval_ms * 0.15)} ms is 0.15"
+        )
+
+
+def _check_network(config: Config) -> None:
+    if config.insecure_network or _is_loopback(config.host):
+        return
+    raise UsageError(
+        f"host {config.host} is not loopback, and nothing there is encrypted or authenticated yet",
+        hint="use 127.0.0.1, or accept that with --insecure-network in a network you trust",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def http_url(host: str, port: int) -> str:
+    """URL under which this machine reaches an address that a gateway listens on."""
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"

@@ -1,0 +1,96 @@
+"""`din`: the groups and commands by name. Imports none of them."""
+
+from __future__ import annotations
+
+import click
+
+from din.cli.frame import LazyGroup, RootGroup, verbosity_options
+from din.version import __version__
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class _Root(RootGroup):
+    """`din` with its examples."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The first five minutes."""
+        with formatter.section("Start here"):
+            formatter.write("  din up                                   gateway and a node here\n")
+            formatter.write("  din model register model.onnx            give it a model\n")
+            formatter.write("  din infer model --input photo.jpg        ask it\n")
+            formatter.write("  din trace show last                      see who did what\n")
+
+
+cli = _Root(
+    name="din",
+    help="One inference service out of unlike machines.",
+    context_settings=SETTINGS,
+    no_args_is_help=True,
+    params=verbosity_options(),
+    lazy={
+        "up": ("din.cli.up:up", "Start a gateway and a node on this machine."),
+        "down": ("din.cli.up:down", "Stop what `din up` started."),
+        "gateway": ("din.cli.root:gateway", "Run a gateway in the foreground."),
+        "node": ("din.cli.root:node", "Start, list and inspect nodes."),
+        "model": ("din.cli.root:model", "Register, list and inspect models."),
+        "plan": ("din.cli.plan:plan", "Where a request would run, and why not elsewhere."),
+        "infer": ("din.cli.infer:infer", "Run one request."),
+        "trace": ("din.cli.root:trace", "See which node did what in a request."),
+        "doctor": ("din.cli.doctor:doctor", "Test this machine and its network, with a fix each."),
+        "errors": ("din.cli.reference:errors", "What an error code means."),
+        "config": ("din.cli.root:config", "Show and explain settings."),
+        "completion": ("din.cli.reference:completion", "Print shell completion."),
+    },
+)
+click.version_option(__version__, "-V", "--version", prog_name="din")(cli)
+
+gateway = LazyGroup(
+    name="gateway",
+    help="Run a gateway.",
+    no_args_is_help=True,
+    lazy={"start": ("din.cli.start:start_gateway", "Run a gateway in the foreground.")},
+)
+node = LazyGroup(
+    name="node",
+    help="Start, list and inspect nodes.",
+    no_args_is_help=True,
+    lazy={
+        "start": ("din.cli.start:start_node", "Run a node in the foreground."),
+        "list": ("din.cli.node:list_nodes", "List nodes with their live state."),
+        "inspect": ("din.cli.node:inspect_node", "Everything known of one node."),
+        "watch": ("din.cli.node:watch_nodes", "List nodes again and again."),
+        "drain": ("din.cli.node:drain_node", "Move the slices of a node away."),
+        "stop": ("din.cli.start:stop_node", "Stop a node started with --detach."),
+    },
+)
+model = LazyGroup(
+    name="model",
+    help="Register, list and inspect models.",
+    no_args_is_help=True,
+    lazy={
+        "register": ("din.cli.register:register", "Give DIN a model and wait until it is ready."),
+        "list": ("din.cli.model:list_models", "List models with their state."),
+        "inspect": ("din.cli.model:inspect_model", "Signature, slices and where they are."),
+        "slices": ("din.cli.model:list_slices", "The slices of one model."),
+        "remove": ("din.cli.model:remove_model", "Unload a model everywhere and forget it."),
+    },
+)
+trace = LazyGroup(
+    name="trace",
+    help="See which node did what in a request.",
+    no_args_is_help=True,
+    lazy={
+        "list": ("din.cli.trace:list_traces", "The newest requests."),
+        "show": ("din.cli.trace:show_trace", "One request as a waterfall."),
+    },
+)
+config = LazyGroup(
+    name="config",
+    help="Show and explain settings.",
+    no_args_is_help=True,
+    lazy={
+        "show": ("din.cli.settings:show_config", "Settings in force and where they come from."),
+        "explain": ("din.cli.settings:explain_config", "What one key means and allows."),
+    },
+)

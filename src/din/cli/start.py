@@ -1,0 +1,108 @@
+"""`din gateway start` and `din node start`: this process becomes the program."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import click
+
+from din.cli import daemon
+from din.cli.frame import Command, say
+from din.cli.options import gateway_options, gateway_settings, node_options, node_settings
+from din.config import Config, load_gateway
+from din.errors import NotFound
+
+GATEWAY_MODULE: Final = "din.bootstrap.gateway"
+AGENT_MODULE: Final = "din.agent"
+STARTED_S: Final = 1.5
+"""A program that is going to refuse its settings or its directory has done so by then."""
+
+
+def run_in_place(module: str, config: Config) -> NoReturn:
+    """Replace this process by a program of DIN: signals and exit code are its own."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    command = daemon.program_command(module)
+    os.execve(command[0], command, daemon.program_environment(config, os.environ))
+
+
+@click.command(
+    "start",
+    cls=Command,
+    examples=("din gateway start", "din gateway start --port 8800 --discovery-mode unicast"),
+)
+@gateway_options
+def start_gateway(**flags: Any) -> None:
+    """Run a gateway in the foreground, until Ctrl-C or SIGTERM."""
+    config = gateway_settings(flags)
+    daemon.check_port(config.host, config.port)
+    run_in_place(GATEWAY_MODULE, config)
+
+
+@click.command(
+    "start",
+    cls=Command,
+    examples=(
+        "din node start --name edge-1",
+        "din node start --name edge-gpu-01 --device-type x86_64-cuda11.8-trt8.6 --cpu-cores 8 "
+        "--gpu-memory 6144 --temp-sensor /sys/class/hwmon/hwmon0/temp1_input --port 8080",
+        "din node start --name edge-2 --gateway http://10.0.0.5:8000 --label line=4 --detach",
+    ),
+)
+@node_options
+@click.option("--detach", is_flag=True, help="Leave it running; stop it with `din node stop`.")
+def start_node(detach: bool, **flags: Any) -> None:
+    """Run a node in the foreground, until Ctrl-C or SIGTERM."""
+    config = node_settings(flags)
+    path = daemon.run_folder(config.state_dir) / "node.json"
+    running = daemon.read_record(path)
+    if running is not None:
+        say(f"node {running.name} already runs (process {running.pid})")
+        return
+    if config.port:
+        daemon.check_port(config.host, config.port)
+    if not detach:
+        run_in_place(AGENT_MODULE, config)
+    record, child = daemon.launch(
+        AGENT_MODULE,
+        config,
+        name=config.name,
+        url="",
+        state_dir=config.state_dir,
+        record_name="node",
+    )
+    give_up_s = time.monotonic() + STARTED_S
+    while daemon.sleep_until(give_up_s):
+        exit_code = child.poll()
+        if exit_code is not None:
+            path.unlink(missing_ok=True)
+            raise daemon.error_of_exit(record, exit_code)
+    daemon.leave(child)
+    click.echo(config.name)
+    say(f"node {config.name} runs as process {record.pid}; its log is {record.log_path}")
+    say("next: din node list")
+
+
+@click.command(
+    "stop", cls=Command, examples=("din node stop edge-2", "din node stop --state-dir /srv/edge-2")
+)
+@click.argument("name", required=False)
+@click.option("--state-dir", metavar="PATH", help="Where the node was started with one.")
+def stop_node(name: str | None, state_dir: str | None) -> None:
+    """Stop the node NAME that was started on this machine with --detach."""
+    if name is None and state_dir is None:
+        raise click.UsageError("give the node's NAME or its --state-dir")
+    own = state_dir or str(Path(load_gateway({}, os.environ).state_dir) / "nodes" / str(name))
+    path = daemon.run_folder(own) / "node.json"
+    record = daemon.read_record(path)
+    if record is None or (name is not None and record.name != name):
+        raise NotFound(
+            f"no node {name or ''} started with --detach runs from {own}",
+            hint="`din down` stops the node of `din up`; others end where they were started",
+        )
+    daemon.stop(path, record)
+    say(f"stopped node {record.name} (process {record.pid})")

@@ -1,0 +1,199 @@
+"""`din up` and `din down`: a gateway, and a node for this machine, in the background."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from din.cli import daemon
+from din.cli.frame import Command, say
+from din.cli.options import gateway_options, gateway_settings, http_url, node_settings
+from din.cli.start import AGENT_MODULE, GATEWAY_MODULE, run_in_place
+from din.client.client import Client
+from din.config import GatewayConfig, NodeConfig
+from din.domain.views import GatewayView
+from din.errors import Conflict, DinError, Unavailable, Unreachable
+
+GATEWAY_WAIT_S: Final = 30.0
+NODE_WAIT_S: Final = 30.0
+
+
+@click.command(
+    "up",
+    cls=Command,
+    examples=(
+        "din up",
+        "din up --no-node --port 8000 --cluster line-4",
+        "din up --host 0.0.0.0 --insecure-network",
+    ),
+)
+@click.option("--no-node", is_flag=True, help="Start the gateway only.")
+@click.option("--foreground", is_flag=True, help="Run the gateway here, without a node.")
+@gateway_options
+def up(no_node: bool, foreground: bool, **flags: Any) -> None:
+    """Start a gateway and a node on this machine, and wait until both answer."""
+    config = gateway_settings(flags)
+    if foreground:
+        daemon.check_port(config.host, config.port)
+        run_in_place(GATEWAY_MODULE, config)
+    url = _gateway_up(config)
+    if not no_node:
+        _node_up(config, url)
+    click.echo(url)
+    say("next: din model register MODEL.onnx" if not no_node else f"next: {_node_command(url)}")
+
+
+def _node_command(url: str) -> str:
+    gateway = "" if url == "http://127.0.0.1:8000" else f" --gateway {url}"
+    return f"din node start --name edge-1{gateway}"
+
+
+def _gateway_up(config: GatewayConfig) -> str:
+    """URL of the gateway of this state directory, started unless it runs."""
+    path = daemon.run_folder(config.state_dir) / "gateway.json"
+    running = daemon.read_record(path)
+    url = http_url(config.host, config.port)
+    if running is not None:
+        if running.url != url:
+            raise Conflict(
+                f"a gateway already runs on state directory {config.state_dir} at {running.url}",
+                hint="stop it with `din down`, or give this one its own --state-dir",
+            )
+        say(f"the gateway already runs at {url} (process {running.pid})")
+        return url
+    if config.port == 0:
+        config = msgspec.structs.replace(config, port=_free_port(config.host))
+        url = http_url(config.host, config.port)
+    daemon.check_port(config.host, config.port)
+    record, child = daemon.launch(
+        GATEWAY_MODULE,
+        config,
+        name=config.cluster,
+        url=url,
+        state_dir=config.state_dir,
+        record_name="gateway",
+    )
+    _await_gateway(path, record, child)
+    say(f"gateway {config.cluster} answers at {url}; its log is {record.log_path}")
+    return url
+
+
+def _free_port(host: str) -> int:
+    import socket
+
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _await_gateway(path: Path, record: daemon.Record, child: subprocess.Popen[bytes]) -> None:
+    give_up_s = time.monotonic() + GATEWAY_WAIT_S
+    while daemon.sleep_until(give_up_s):
+        exit_code = child.poll()
+        if exit_code is not None:
+            path.unlink(missing_ok=True)
+            raise daemon.error_of_exit(record, exit_code)
+        view = _answer_of(record.url)
+        if view is not None and view.pid == record.pid:
+            daemon.leave(child)
+            return
+    daemon.stop(path, record)
+    child.wait()
+    raise Unreachable(
+        f"the gateway did not answer at {record.url} in {GATEWAY_WAIT_S:g} s",
+        hint=f"its log is {record.log_path}",
+    )
+
+
+def _answer_of(url: str) -> GatewayView | None:
+    try:
+        with Client(url) as client:
+            return client.gateway()
+    except DinError:
+        return None
+
+
+def _node_up(gateway: GatewayConfig, url: str) -> None:
+    config = _node_beside(gateway, url)
+    path = daemon.run_folder(gateway.state_dir) / "node.json"
+    running = daemon.read_record(path)
+    if running is not None:
+        say(f"node {running.name} already runs (process {running.pid})")
+        return
+    record, child = daemon.launch(
+        AGENT_MODULE,
+        config,
+        name=config.name,
+        url=url,
+        state_dir=gateway.state_dir,
+        record_name="node",
+    )
+    give_up_s = time.monotonic() + NODE_WAIT_S
+    while daemon.sleep_until(give_up_s, step_s=0.1):
+        exit_code = child.poll()
+        if exit_code is not None:
+            path.unlink(missing_ok=True)
+            raise daemon.error_of_exit(record, exit_code)
+        if _is_ready(url, config.name):
+            daemon.leave(child)
+            say(f"node {config.name} has joined")
+            return
+    daemon.leave(child)
+    raise Unavailable(
+        f"node {config.name} runs but has not joined in {NODE_WAIT_S:g} s",
+        hint=f"its log is {record.log_path}; stop both with `din down`",
+    )
+
+
+def _node_beside(gateway: GatewayConfig, url: str) -> NodeConfig:
+    """Settings of this machine's node: it knows its gateway and takes any port if its own is
+    taken."""
+    config = node_settings({"gateway": [url], "cluster": gateway.cluster})
+    if "DIN_NODE_STATE_DIR" not in os.environ:
+        place = str(Path(gateway.state_dir) / "nodes" / config.name)
+        config = msgspec.structs.replace(config, state_dir=place)
+    try:
+        daemon.check_port(config.host, config.port)
+    except Conflict:
+        say(f"port {config.port} is in use, so the node takes a free one")
+        config = msgspec.structs.replace(config, port=0)
+    return config
+
+
+def _is_ready(url: str, name: str) -> bool:
+    """A clone's name gets a suffix, so any ready node of that name or of its clones will do."""
+    try:
+        with Client(url) as client:
+            nodes = client.nodes().items
+    except DinError:
+        return False
+    return any(
+        node.status == "ready" and (node.name == name or node.name.startswith(f"{name}-"))
+        for node in nodes
+    )
+
+
+@click.command("down", cls=Command, examples=("din down", "din down --state-dir /var/lib/din"))
+@click.option("--state-dir", metavar="PATH", help="Default $XDG_STATE_HOME/din.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be stopped.")
+def down(state_dir: str | None, dry_run: bool) -> None:
+    """Stop what `din up` started with this state directory, and nothing else."""
+    from din.config import load_gateway
+
+    config = load_gateway({"state_dir": state_dir}, os.environ)
+    found = daemon.records_in(config.state_dir)
+    if not found:
+        say(f"nothing that `din up` started with {config.state_dir} is running")
+    for path, record in found:
+        what = f"{record.program} {record.name} (process {record.pid})"
+        if dry_run:
+            say(f"would stop {what}")
+            continue
+        is_gentle = daemon.stop(path, record)
+        say(f"stopped {what}" if is_gentle else f"killed {what}, which did not stop by itself")
