@@ -210,8 +210,12 @@ class Client:
 
     def model(self, model: str, version: str | None = None) -> ModelView:
         """One model. Raises NotFound."""
+        return decode_answer(self.model_answer(model, version), ModelView)
+
+    def model_answer(self, model: str, version: str | None = None) -> Answer:
+        """One model as the gateway wrote it. Raises NotFound."""
         query = f"?{urlencode({'version': version})}" if version is not None else ""
-        return self._get(f"/api/v1/models/{_segment(model)}{query}", ModelView)
+        return self.call("GET", f"/api/v1/models/{_segment(model)}{query}")
 
     def remove(self, model: str) -> ModelView:
         """Unload a model everywhere and forget it. Raises NotFound."""
@@ -232,9 +236,14 @@ class Client:
 
     def register(self, order: RegisterModel) -> ModelView:
         """Register a model whose bytes are in the store (see `upload`); returns at once."""
+        return decode_answer(self.order_model(order), ModelView)
+
+    def order_model(self, order: RegisterModel) -> Answer:
+        """As `register`, with the answer as the gateway wrote it."""
         body = msgspec.json.encode(order)
-        answer = self.call("POST", "/api/v1/models", body, is_idempotent=False)
-        return decode_answer(answer, ModelView)
+        return self._connection.request(
+            "POST", "/api/v1/models", body, JSON, timeout_ms=UPLOAD_MS, is_idempotent=False
+        )
 
     def upload(self, path: str | os.PathLike[str], progress: Progress | None = None) -> str:
         """Store a file under its SHA256, which is returned; nothing is sent that is there."""

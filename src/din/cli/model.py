@@ -1,0 +1,219 @@
+"""`din model list | inspect | slices | remove`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+import click
+
+from din.cli.display import (
+    UNKNOWN,
+    Column,
+    byte_count,
+    mebibytes,
+    repeat,
+    show,
+    show_document,
+    show_facts,
+    show_table,
+)
+from din.cli.frame import Command, gateway_option, output_option, say, watch_option
+from din.client.client import Client, decode_answer
+from din.client.http import Answer
+from din.domain.tensor import TensorSpec
+from din.domain.views import ModelList, ModelView, ReplicaView, SliceView
+from din.errors import Conflict, NotFound, UsageError
+
+
+def _nodes(part: SliceView) -> str:
+    return ", ".join(_replica(each) for each in part.replicas) or UNKNOWN
+
+
+def _replica(replica: ReplicaView) -> str:
+    return replica.node if replica.state == "ready" else f"{replica.node} ({replica.state})"
+
+
+SLICE_COLUMNS: Final[tuple[Column[SliceView], ...]] = (
+    Column("SLICE", lambda part: str(part.index), is_number=True),
+    Column("NAME", lambda part: part.name),
+    Column("KIND", lambda part: part.kind),
+    Column("OPERATORS", lambda part: str(part.operators), is_number=True),
+    Column("WEIGHTS", lambda part: byte_count(part.bytes_weights), is_number=True),
+    Column("MEMORY", lambda part: mebibytes(part.memory_mib), is_number=True),
+    Column("DEVICE TYPE", lambda part: part.device_type or "any"),
+    Column("NODES", _nodes),
+    Column("SLICE ID", lambda part: part.slice_id[:16], is_wide=True),
+)
+
+
+def _all_nodes(model: ModelView) -> str:
+    names = {each.node for part in model.slices for each in part.replicas if each.state == "ready"}
+    return ", ".join(sorted(names)) or UNKNOWN
+
+
+def _specs(specs: tuple[TensorSpec, ...], separator: str) -> str:
+    return separator.join(f"{each.name} {each.dtype} {_shape(each)}" for each in specs)
+
+
+def _shape(spec: TensorSpec) -> str:
+    if spec.shape is None:
+        return "[...]"
+    return "[" + ",".join("?" if dim is None else str(dim) for dim in spec.shape) + "]"
+
+
+COLUMNS: Final[tuple[Column[ModelView], ...]] = (
+    Column("MODEL", lambda model: model.model_id),
+    Column("VERSION", lambda model: model.version, is_number=True),
+    Column("STATE", lambda model: model.state),
+    Column("SLICES", lambda model: str(len(model.slices)), is_number=True),
+    Column("NODES", _all_nodes),
+    Column("INPUTS", lambda model: _specs(model.inputs, " "), is_wide=True),
+    Column("OUTPUTS", lambda model: _specs(model.outputs, " "), is_wide=True),
+    Column("REASON", lambda model: model.reason, is_wide=True),
+)
+
+
+def find_model(client: Client, model: str) -> Answer:
+    """One model by its id or the start of it. Raises NotFound or Conflict."""
+    try:
+        return client.model_answer(model)
+    except NotFound as error:
+        ids = [each.model_id for each in client.models().items if each.model_id.startswith(model)]
+        if not ids:
+            raise
+        if len(ids) > 1:
+            raise Conflict(
+                f"{model!r} is the start of {len(ids)} model ids",
+                hint=f"one of {', '.join(sorted(ids)[:8])}",
+            ) from error
+        return client.model_answer(ids[0])
+
+
+def _show_models(gateway: str | None, output: str) -> None:
+    with Client(gateway) as client:
+        answer = client.call("GET", "/api/v1/models")
+    view = decode_answer(answer, ModelList)
+    show(output, answer.body, view.items, COLUMNS, lambda model: model.model_id)
+    if output in ("table", "wide"):
+        if not view.items:
+            say("no model is registered\nhint: register one with `din model register model.onnx`")
+        for model in view.items:
+            if model.reason and model.state != "ready":
+                say(f"{model.model_id} is {model.state}: {model.reason}")
+
+
+@click.command(
+    "list",
+    cls=Command,
+    examples=("din model list", "din model list -o wide", "din model list -o json"),
+)
+@gateway_option
+@output_option
+@watch_option
+def list_models(gateway: str | None, output: str, watch: bool) -> None:
+    """List models with their state."""
+    repeat(lambda: _show_models(gateway, output), is_watching=watch)
+
+
+@click.command(
+    "inspect",
+    cls=Command,
+    examples=("din model inspect centerface", "din model inspect cent -o json"),
+)
+@click.argument("model")
+@gateway_option
+@output_option
+@watch_option
+def inspect_model(model: str, gateway: str | None, output: str, watch: bool) -> None:
+    """Signature, slices and where they are, of MODEL: an id or the start of one."""
+    repeat(lambda: _show_model(model, gateway, output), is_watching=watch)
+
+
+def _show_model(model: str, gateway: str | None, output: str) -> None:
+    with Client(gateway) as client:
+        answer = find_model(client, model)
+    view = decode_answer(answer, ModelView)
+    if output in ("json", "yaml"):
+        show_document(output, answer.body)
+        return
+    if output == "name":
+        click.echo(view.model_id)
+        return
+    manifest = view.manifest
+    options = manifest.backend_options if manifest is not None else {}
+    show_facts(
+        [
+            ("model", view.model_id),
+            ("version", view.version),
+            ("state", view.state + (f" ({view.reason})" if view.reason else "")),
+            ("inputs", _specs(view.inputs, "\n")),
+            ("outputs", _specs(view.outputs, "\n")),
+            ("backend options", ", ".join(f"{key}={text}" for key, text in options.items())),
+            ("source", manifest.source_sha256 if manifest is not None else ""),
+            ("cuts", "\n".join(_cuts(view))),
+            ("notes", "\n".join((*view.notes, *view.warnings))),
+        ]
+    )
+    click.echo()
+    show_table(
+        [each for each in SLICE_COLUMNS if output == "wide" or not each.is_wide], view.slices
+    )
+
+
+def _cuts(view: ModelView) -> list[str]:
+    return [
+        f"after slice {cut.after_slice}: {', '.join(cut.tensors)} ({byte_count(cut.nbytes)})"
+        for cut in view.cuts
+    ]
+
+
+@click.command(
+    "slices",
+    cls=Command,
+    examples=("din model slices centerface", "din model slices centerface -o json"),
+)
+@click.argument("model")
+@gateway_option
+@output_option
+def list_slices(model: str, gateway: str | None, output: str) -> None:
+    """The slices of MODEL and the nodes that hold them."""
+    import msgspec
+
+    with Client(gateway) as client:
+        answer = find_model(client, model)
+    view = decode_answer(answer, ModelView)
+    # The part of the answer as the gateway wrote it, fields that we do not know included.
+    part = msgspec.json.decode(answer.body, type=dict[str, msgspec.Raw]).get("slices")
+    body = bytes(part) if part is not None else b"[]"
+    show(output, body, view.slices, SLICE_COLUMNS, lambda part: part.name)
+
+
+@click.command(
+    "remove",
+    cls=Command,
+    examples=("din model remove centerface", "din model remove centerface --yes"),
+)
+@click.argument("model")
+@gateway_option
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+def remove_model(model: str, gateway: str | None, yes: bool, dry_run: bool) -> None:
+    """Unload MODEL everywhere and forget it."""
+    with Client(gateway) as client:
+        view = decode_answer(client.model_answer(model), ModelView)
+        what = f"model {view.model_id} version {view.version}, {len(view.slices)} slices"
+        if dry_run:
+            say(f"would remove {what} from {_all_nodes(view)}")
+            return
+        if not yes:
+            _ask(what)
+        client.remove(view.model_id)
+    click.echo(view.model_id)
+    say(f"removed {what}")
+
+
+def _ask(what: str) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError(f"removing {what} needs a yes", hint="add --yes")
+    click.confirm(f"Remove {what}?", abort=True, err=True)

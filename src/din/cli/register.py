@@ -1,0 +1,186 @@
+"""`din model register`: bytes to the store, the order to the gateway, then wait for ready."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from din.cli.display import byte_count, show_document, show_table
+from din.cli.frame import Command, gateway_option, output_option, say
+from din.cli.model import SLICE_COLUMNS
+from din.cli.options import pairs
+from din.cli.progress import Progress
+from din.cli.strategy import Registration, read_model_alone, read_model_file
+from din.client.client import Client, decode_answer
+from din.client.http import Answer
+from din.domain.views import ModelView
+from din.errors import CannotPlace, DeadlineExceeded, DinError, ExecutionFailed
+
+POLL_S: Final = 0.2
+UNPLACED_S: Final = 5.0
+"""How long `no node can take it` may last before we stop waiting; nodes may be just joining."""
+
+
+@click.command(
+    "register",
+    cls=Command,
+    examples=(
+        "din model register model.onnx",
+        "din model register --config centerface.json",
+        "din model register model.onnx --model-id detector --backend-option optimisation=off",
+        "din model register --config centerface.json --dry-run -o json",
+    ),
+)
+@click.argument("model", required=False, type=click.Path(path_type=Path))
+@click.option("--config", "config", type=click.Path(path_type=Path), metavar="FILE")
+@click.option("--model-id", help="Else the one in the file, or the file's name.")
+@click.option("--backend-option", "options", multiple=True, metavar="NAME=VALUE")
+@click.option("--no-wait", is_flag=True, help="Do not wait until it is ready.")
+@click.option("--dry-run", is_flag=True, help="Cut the model, but deploy nothing.")
+@click.option("--timeout-ms", type=click.IntRange(1), default=120_000, show_default=True)
+@gateway_option
+@output_option
+def register(
+    model: Path | None,
+    config: Path | None,
+    model_id: str | None,
+    options: tuple[str, ...],
+    no_wait: bool,
+    dry_run: bool,
+    timeout_ms: int,
+    gateway: str | None,
+    output: str,
+) -> None:
+    """Give DIN the ONNX file MODEL, or the model and its slicing strategy in a --config FILE.
+
+    The file is JSON; comments and trailing commas are allowed:
+
+    \b
+      {
+        "model_id": "centerface",
+        "onnx_path": "centerface.onnx",   // relative to this file
+        "slicing_strategy": {
+          "type": "graph_partition",
+          "partition_points": ["404", "474"],
+          "slices": [{"name": "backbone", "device_type": "x86_64"}, {}, {}]
+        },
+        "inputs": {"input.1": ["B", 3, "H", "W"]},
+        "before": {"name": "image"}, "after": {"name": "centerface"}
+      }
+    """
+    if (model is None) == (config is None):
+        raise click.UsageError("give either MODEL or --config FILE")
+    found = (
+        read_model_file(config)
+        if config is not None
+        else read_model_alone(_not_none(model), model_id)
+    )
+    registration = _adjusted(found, model_id, options, dry_run)
+    with Client(gateway) as client:
+        answer = _send(client, registration)
+        if not (dry_run or no_wait):
+            answer = _wait(client, decode_answer(answer, ModelView), timeout_ms)
+    _show(answer, output, dry_run=dry_run, no_wait=no_wait)
+
+
+def _not_none(model: Path | None) -> Path:
+    assert model is not None
+    return model
+
+
+def _adjusted(
+    found: Registration, model_id: str | None, options: tuple[str, ...], dry_run: bool
+) -> Registration:
+    order = found.order
+    order = msgspec.structs.replace(
+        order,
+        model_id=model_id or order.model_id,
+        backend_options={**order.backend_options, **pairs("--backend-option", options)},
+        is_dry_run=dry_run,
+    )
+    return Registration(found.model_path, order)
+
+
+def _send(client: Client, registration: Registration) -> Answer:
+    with Progress("uploading") as progress:
+        sha256 = client.upload(registration.model_path, progress.sent)
+    order = msgspec.structs.replace(registration.order, source_sha256=sha256)
+    return client.order_model(order)
+
+
+def _wait(client: Client, view: ModelView, timeout_ms: int) -> Answer:
+    give_up_s = time.monotonic() + timeout_ms / 1000
+    unplaced_s: float | None = None
+    with Progress(f"deploying {view.model_id}:") as progress:
+        while True:
+            answer = client.model_answer(view.model_id, view.version)
+            view = decode_answer(answer, ModelView)
+            if view.state == "ready":
+                return answer
+            if view.state == "failed":
+                raise failure_of(view)
+            now_s = time.monotonic()
+            is_unplaced = view.state == "placing" and bool(view.reason)
+            unplaced_s = (unplaced_s or now_s) if is_unplaced else None
+            if unplaced_s is not None and now_s - unplaced_s > UNPLACED_S:
+                raise failure_of(view)
+            if now_s > give_up_s:
+                raise _too_slow(view, timeout_ms)
+            progress.say(view.reason or view.state)
+            time.sleep(POLL_S)
+
+
+def failure_of(view: ModelView) -> DinError:
+    """Why a model is not ready: no node may take it, or a node could not load it."""
+    failed = [
+        f"slice {part.name} on {replica.node}: {replica.reason}"
+        for part in view.slices
+        for replica in part.replicas
+        if replica.state == "failed"
+    ]
+    if failed:
+        listing = "; ".join(failed)
+        return ExecutionFailed(
+            f"model {view.model_id!r} could not be loaded: {view.reason or listing}",
+            hint=view.hint or f"{listing}; see the node's log",
+        )
+    return CannotPlace(
+        view.reason or f"no node can take model {view.model_id!r}",
+        hint=view.hint
+        or f"it stays registered and is placed when a node fits; why: din plan {view.model_id}",
+    )
+
+
+def _too_slow(view: ModelView, timeout_ms: int) -> DeadlineExceeded:
+    reason = f": {view.reason}" if view.reason else ""
+    return DeadlineExceeded(
+        f"model {view.model_id!r} is still {view.state} after {timeout_ms / 1000:g} s{reason}",
+        hint=f"it goes on; see `din model inspect {view.model_id}`, or give more --timeout-ms",
+    )
+
+
+def _show(answer: Answer, output: str, *, dry_run: bool, no_wait: bool) -> None:
+    view = decode_answer(answer, ModelView)
+    if output in ("json", "yaml"):
+        show_document(output, answer.body)
+    elif output == "name":
+        click.echo(view.model_id)
+    else:
+        columns = [each for each in SLICE_COLUMNS if output == "wide" or not each.is_wide]
+        show_table(columns, view.slices)
+    for cut in view.cuts:
+        size = byte_count(cut.nbytes) if cut.nbytes is not None else "unknown size"
+        say(f"cut after slice {cut.after_slice}: {', '.join(cut.tensors)} cross ({size})")
+    for line in (*view.notes, *view.warnings):
+        say(line)
+    if dry_run:
+        say(f"dry run: model {view.model_id} was cut and not registered")
+    elif no_wait:
+        say(f"next: din model inspect {view.model_id} --watch")
+    else:
+        say(f"model {view.model_id} version {view.version} is {view.state}")
+        say(f"next: din infer {view.model_id} --input FILE")

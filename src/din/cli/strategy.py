@@ -1,0 +1,183 @@
+"""The file of `din model register --config`: the seeds' keys, checked, as an order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec import Struct
+
+from din.cli.jsonc import FILE_BYTES_MAX, parse_jsonc
+from din.domain.views import RegisterModel
+from din.errors import BadStrategy, UsageError
+
+TYPES: Final = ("graph_partition",)
+
+
+class SliceEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One entry of `slices`."""
+
+    name: str | None = None
+    device_type: str | None = None
+    labels: dict[str, str] = {}
+    backend: str | None = None
+
+
+class Strategy(Struct, frozen=True, forbid_unknown_fields=True):
+    """`slicing_strategy`."""
+
+    type: str = "graph_partition"
+    partition_points: tuple[str, ...] = ()
+    backend_map: dict[str, str] = {}
+    slices: tuple[SliceEntry, ...] = ()
+
+
+class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    model_id: str
+    onnx_path: str
+    slicing_strategy: Strategy = Strategy()
+    inputs: dict[str, tuple[int | str, ...]] = {}
+    backend_options: dict[str, str | int | float | bool] = {}
+    before: dict[str, Any] | str | None = None
+    after: dict[str, Any] | str | None = None
+    workers: int = 1
+    replicas: int = 2
+
+
+class Registration(Struct, frozen=True):
+    """What to upload, and the order once its hash is known (`source_sha256` is empty here)."""
+
+    model_path: Path
+    order: RegisterModel
+
+
+_KEYS: Final[dict[str, type[Struct]]] = {
+    "": ModelFile,
+    "slicing_strategy": Strategy,
+    "slicing_strategy.slices": SliceEntry,
+}
+
+
+def read_model_file(path: Path) -> Registration:
+    """A configuration file. Raises UsageError or BadStrategy naming file, key and value."""
+    content = parse_jsonc(_read(path), str(path))
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} holds no object", hint='it starts with {"model_id": ...')
+    whole = cast("dict[str, object]", content)
+    _check_keys(path, "", whole)
+    try:
+        file = msgspec.convert(whole, ModelFile)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path}: {_plain(error)}", hint=_missing_hint(error)) from None
+    _check_strategy(path, file.slicing_strategy)
+    return Registration(_model_path(path, file.onnx_path), _order(file))
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(FILE_BYTES_MAX + 1).decode()
+    except OSError as error:
+        raise UsageError(
+            f"file {str(path)!r} cannot be read: {error.strerror}",
+            hint="--config names a file as in `din model register --help`",
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 at byte {error.start}") from None
+
+
+def _check_keys(path: Path, place: str, content: Mapping[str, object]) -> None:
+    """Refuse unknown keys, by name and with what was probably meant."""
+    known = _KEYS[place].__struct_fields__
+    for key, value in content.items():
+        inner = f"{place}.{key}".lstrip(".")
+        if key not in known:
+            close = get_close_matches(key, known, n=1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise UsageError(
+                f"{path}: unknown key {inner!r}", hint=f"{hint}keys here: {', '.join(known)}"
+            )
+        if inner not in _KEYS:
+            continue
+        entries = cast("list[object]", value) if isinstance(value, list) else [value]
+        for entry in entries:
+            if isinstance(entry, dict):
+                _check_keys(path, inner, cast("dict[str, object]", entry))
+
+
+def _plain(error: msgspec.ValidationError) -> str:
+    text = str(error)
+    missing = re.search(r"missing required field `([^`]+)`", text)
+    if missing:
+        return f"key {missing.group(1)!r} is missing"
+    found = re.search(r"^(.*?) - at `\$\.?(.*)`$", text)
+    return f"{found.group(2) or 'file'}: {found.group(1)}" if found else text
+
+
+def _missing_hint(error: msgspec.ValidationError) -> str:
+    if "missing required" in str(error):
+        return 'a file holds at least "model_id" and "onnx_path"'
+    return "see the example in `din model register --help`"
+
+
+def _check_strategy(path: Path, strategy: Strategy) -> None:
+    if strategy.type not in TYPES:
+        raise BadStrategy(
+            f"{path}: slicing_strategy.type is {strategy.type!r}",
+            hint=f"it may be {' or '.join(TYPES)}",
+        )
+    slices_max = len(strategy.partition_points) + 1
+    if len(strategy.slices) > slices_max:
+        raise BadStrategy(
+            f"{path}: {len(strategy.slices)} slices are described, but "
+            f"{len(strategy.partition_points)} partition points make {slices_max}",
+            hint="give one entry per slice, in order; entries may be {}",
+        )
+
+
+def _model_path(config_path: Path, text: str) -> Path:
+    path = Path(text).expanduser()
+    return path if path.is_absolute() else config_path.parent / path
+
+
+def _order(file: ModelFile) -> RegisterModel:
+    strategy = file.slicing_strategy
+    slices = [cast("dict[str, object]", msgspec.to_builtins(each)) for each in strategy.slices]
+    return RegisterModel(
+        model_id=file.model_id,
+        source_sha256="",
+        partition_points=strategy.partition_points,
+        backend_map=strategy.backend_map,
+        slices=tuple(slices),
+        inputs=file.inputs,
+        backend_options={key: option_text(value) for key, value in file.backend_options.items()},
+        before=_adapter(file.before),
+        after=_adapter(file.after),
+        workers=file.workers,
+        replicas=file.replicas,
+    )
+
+
+def option_text(value: str | int | float | bool) -> str:
+    """An option as the gateway takes it: text."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _adapter(value: dict[str, Any] | str | None) -> dict[str, object] | None:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def read_model_alone(path: Path, model_id: str | None) -> Registration:
+    """A bare ONNX file: DIN decides how to cut it. Raises UsageError."""
+    if not path.is_file():
+        raise UsageError(
+            f"file {str(path)!r} does not exist" if not path.exists() else f"{path} is no file",
+            hint="give the path of an ONNX model, or --config FILE",
+        )
+    return Registration(path, RegisterModel(model_id=model_id or path.stem, source_sha256=""))
