@@ -337,7 +337,7 @@ def no_node_can_hold_it(face: Path) -> None:
     with network("small") as net:
         net.up("--discovery-mode", "unicast")
         for number in range(3):
-            net.start_node(f"tiny-{number}", "--memory-mib", "150", "--discovery-mode", "unicast",
+            net.start_node(f"tiny-{number}", "--memory-mib", "80", "--discovery-mode", "unicast",
                            "--gateway", net.url)  # fmt: skip
         net.wait_ready(3)
         config = write_config("centerface-auto", model_id="centerface-auto", replicas=1,
