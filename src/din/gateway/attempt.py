@@ -7,7 +7,8 @@ The states of an attempt are few, and only one leaves it:
 
 Blame follows the tensors. A slice whose inputs are all there (nothing upstream, or every producer
 has FORWARDED or answered) but that has not ACCEPTED is blamed on the link to its node; one that has
-ACCEPTED is blamed itself. Knows no socket and no clock: `now_ms` comes in.
+ACCEPTED is blamed itself. Marks are batched and some are never sent, so whoever has its inputs
+proves that everybody upstream has done its part. Knows no socket and no clock.
 """
 
 from __future__ import annotations
@@ -57,12 +58,16 @@ class Attempt:
 
     def uses(self, node_id: str) -> bool:
         """Whether this node has, or may still have, work of this attempt."""
-        return node_id in self.route.nodes
+        return bool(node_id) and node_id in self.route.nodes
 
     def expects(self, message: Result) -> bool:
         """Whether a result belongs to this attempt and holds what its slice may send."""
-        return message.attempt == self.number and all(
-            self.shape.outputs.get(meta.name) == message.slice_index for meta in message.tensors
+        return (
+            message.attempt == self.number
+            and message.slice_index in self.shape.upstream
+            and all(
+                self.shape.outputs.get(meta.name) == message.slice_index for meta in message.tensors
+            )
         )
 
     def take(self, message: Result, body: memoryview) -> None:
@@ -72,16 +77,19 @@ class Attempt:
             self.received[meta.name] = (meta, body[offset : offset + meta.nbytes])
             self._missing.discard(meta.name)
         for timing in message.timings:
-            self.timings[timing.slice_index] = timing
+            if self._is_ours(timing):
+                self.timings[timing.slice_index] = timing
         self._forwarded.add(message.slice_index)
+        self._prove_upstream(message.slice_index)
 
     def mark(self, progress: Progress) -> None:
         """Keep a mark of progress; marks of other attempts are ignored."""
-        if progress.attempt != self.number:
+        if progress.attempt != self.number or progress.slice_index not in self.shape.upstream:
             return
         self._accepted.add(progress.slice_index)
         if progress.step == "forwarded":
             self._forwarded.add(progress.slice_index)
+        self._prove_upstream(progress.slice_index)
 
     def outputs(self) -> tuple[tuple[TensorMeta, memoryview], ...]:
         """The wanted outputs in the order of the signature."""
@@ -101,4 +109,20 @@ class Attempt:
                 else "never confirmed its inputs"
             )
             found.append((index, self.node_of(index), why))
+        if not found:
+            why = "sent outputs that never arrived"
+            late = sorted({self.shape.outputs[name] for name in self._missing})
+            found = [(index, self.node_of(index), why) for index in late]
         return tuple(found)
+
+    def _is_ours(self, timing: SliceTiming) -> bool:
+        """Timings cross the wire: one of a slice or node that takes no part is worth nothing."""
+        index = timing.slice_index
+        return index in self.shape.upstream and timing.node_id == self.node_of(index)
+
+    def _prove_upstream(self, slice_index: int) -> None:
+        pending = [slice_index]
+        while pending:
+            fresh = self.shape.upstream[pending.pop()] - self._forwarded
+            self._forwarded |= fresh
+            pending.extend(fresh)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Final, Protocol
 
 from din.domain.node import NodeId
-from din.domain.tensor import TensorMeta, offsets_of
+from din.domain.tensor import BYTES, DTYPE_BYTES, TensorMeta, offsets_of
 from din.errors import (
     Busy,
     DeadlineExceeded,
@@ -36,7 +37,11 @@ class Sender(Protocol):
     def send(
         self, node_id: str, message: AnyMessage, body: Sequence[memoryview | bytes] = ()
     ) -> bool:
-        """False when the node has no open link or its queue is full."""
+        """False when the node has no open link or its queue is full. Raises TooLarge."""
+        ...
+
+    def is_open(self, node_id: str) -> bool:
+        """Whether there is an open link."""
         ...
 
 
@@ -116,12 +121,25 @@ class Relay:
                 tuple(metas[number] for number in numbers),
                 self._origin,
             )
-            node_id = attempt.node_of(index)
-            if not self._sender.send(node_id, message, [_whole(chunks[n]) for n in numbers]):
-                raise AttemptEnded(
-                    Unreachable(f"node {self._name_of(node_id)} takes no frames now"),
-                    blamed=(node_id,),
-                )
+            self._send(attempt.node_of(index), message, [_whole(chunks[n]) for n in numbers])
+
+    def _send(self, node_id: NodeId, message: Run, body: list[memoryview | bytes]) -> None:
+        try:
+            is_taken = self._sender.send(node_id, message, body)
+        except DinError as error:
+            raise AttemptEnded(error, is_retryable=False) from error
+        if is_taken:
+            return
+        name = self._name_of(node_id)
+        if self._sender.is_open(node_id):
+            hint = "send fewer or smaller requests at once, or add nodes"
+            full = Busy(f"the link to node {name} has its queue full", hint=hint)
+            raise AttemptEnded(full, blamed=(node_id,), is_busy=True)
+        raise AttemptEnded(
+            Unreachable(f"node {name} has no link to this gateway"),
+            blamed=(node_id,),
+            is_node_suspect=True,
+        )
 
     def _cancel(self, attempt: Attempt, remaining_ms: int) -> None:
         message = Cancel(
@@ -140,6 +158,8 @@ class Relay:
         flight = self._flights.get(message.request_id)
         if flight is None or not flight.attempt.expects(message):
             return None
+        if not all(map(_is_sound, message.tensors)):
+            return None
         _, total = offsets_of(message.tensors)
         if nbytes > self._result_bytes_max or nbytes != total:
             return None
@@ -149,6 +169,17 @@ class Relay:
         """Outputs of one slice."""
         flight = self._flights.get(message.request_id)
         if flight is None or flight.future.done() or not flight.attempt.expects(message):
+            return
+        if unsound := next((each for each in message.tensors if not _is_sound(each)), None):
+            node_id = flight.attempt.node_of(message.slice_index)
+            self._end(
+                flight,
+                ExecutionFailed(
+                    f"node {self._name_of(node_id)} sent output {unsound.name!r} {unsound.dtype} "
+                    f"{list(unsound.shape)} of {unsound.nbytes} bytes, which cannot be"
+                ),
+                blamed=(node_id,),
+            )
             return
         _, total = offsets_of(message.tensors)
         if total and (body is None or len(body) != total):
@@ -186,7 +217,9 @@ class Relay:
         self._end(
             flight,
             error,
-            blamed=(message.node_id,) if message.is_retryable else (),
+            blamed=(message.node_id,)
+            if message.is_retryable and flight.attempt.uses(message.node_id)
+            else (),
             is_retryable=message.is_retryable,
             is_node_suspect=isinstance(error, Unreachable),
         )
@@ -202,7 +235,7 @@ class Relay:
                 f"node {self._name_of(message.node_id)} has {message.queue_depth} requests waiting",
                 hint=f"try again in {message.retry_after_ms} ms",
             ),
-            blamed=(message.node_id,),
+            blamed=(message.node_id,) if flight.attempt.uses(message.node_id) else (),
             is_busy=True,
         )
 
@@ -255,6 +288,14 @@ class Relay:
                     is_node_suspect=is_node_suspect,
                 )
             )
+
+
+def _is_sound(meta: TensorMeta) -> bool:
+    """Sizes cross the wire: whoever reads the outputs counts on dtype, shape and bytes agreeing."""
+    if meta.nbytes < 0 or any(size < 0 for size in meta.shape):
+        return False
+    width = DTYPE_BYTES.get(meta.dtype)
+    return meta.dtype == BYTES or (width is not None and width * prod(meta.shape) == meta.nbytes)
 
 
 def _whole(pieces: Sequence[Buffer]) -> memoryview | bytes:
