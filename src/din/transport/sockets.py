@@ -163,5 +163,7 @@ def send(sock: SocketLike, views: Sequence[memoryview], descriptors: Sequence[in
 
 
 def reason_of(error: OSError) -> str:
-    """What a person needs of an OSError."""
+    """What a person needs of an OSError; asyncio hides the cause behind texts of its own."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
     return error.strerror or str(error) or type(error).__name__
