@@ -9,6 +9,8 @@ SIGTERM, SIGINT: say goodbye, finish what was accepted, stop the workers, leave
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import os
 import signal
 import tempfile
@@ -45,6 +47,8 @@ from din.wire.registration import ADDRESS_COUNT_MAX
 GRACE_S: Final = 10.0
 """Accepted work may take so long after a stop was asked for."""
 ADDRESS_LOOK_S: Final = 15.0
+TRIM_AFTER_S: Final = 5.0
+"""By then a node has joined, as a rule."""
 SOCKET_PATH_BYTES_MAX: Final = 60
 """Not the kernel's limit (107): the path also travels in the registration, which is short."""
 
@@ -108,6 +112,8 @@ class Agent:
             port=port,
             pid=os.getpid(),
         )
+        self._loop.call_later(TRIM_AFTER_S, give_memory_back)
+        give_memory_back()
         joiner = self._make_joiner()
         joining = self._loop.create_task(joiner.run())
         stopping = self._loop.create_task(self._stop.wait())
@@ -226,6 +232,14 @@ class Agent:
         await self._zygote.stop()
         await asyncio.sleep(0)  # closed links tell their handler in the next turn
         self._log.report("stopped")
+
+
+def give_memory_back() -> None:
+    """Let the C library return what starting up needed; without that call this does nothing."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def socket_path(state_dir: Path, node_id: str) -> Path:
