@@ -175,7 +175,7 @@ def test_new_addresses_are_used_at_once_while_there_is_no_link(tmp_path: Path) -
             await until(lambda: reports)
             assert "Connection refused" in redialler.last_error
             redialler.update([pair.address])
-            await pair.there.until(lambda: pair.there.opened)
+            await until(lambda: redialler.link is not None)
             assert redialler.last_error == ""
             await redialler.stop()
 

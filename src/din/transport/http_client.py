@@ -77,7 +77,7 @@ class _Connection:
         fields = {"host": self._authority, "user-agent": "din", **headers}
         if body or method in ("POST", "PUT", "PATCH"):
             fields["content-length"] = str(len(body))
-        request = h11.Request(method=method, target=path, headers=list(fields.items()))
+        request = h11.Request(method=method, target=path or "/", headers=list(fields.items()))
         data = self._machine.send(request) or b""
         data += self._machine.send(h11.Data(data=body)) or b"" if body else b""
         data += self._machine.send(h11.EndOfMessage()) or b""
