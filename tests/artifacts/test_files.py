@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
 from din.artifacts import files
 from din.artifacts.files import ArtifactFolder
 from din.errors import NotFound, TooLarge, Unavailable, UsageError

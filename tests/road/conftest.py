@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from tests.road.processes import Network
 
 MODEL = Path(__file__).resolve().parents[2] / ".cache" / "models" / "centerface.onnx"

@@ -9,11 +9,11 @@ from random import Random
 
 import numpy as np
 import pytest
+
+from din.errors import DinError
 from tests.road.conftest import pixels, whole_model
 from tests.road.processes import Network, wait_for
 from tests.road.test_road import register
-
-from din.errors import DinError
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

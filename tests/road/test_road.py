@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.road.conftest import photo, pixels, whole_model
-from tests.road.processes import Network, wait_for
 
 from din.domain.views import ModelView, RegisterModel
+from tests.road.conftest import photo, pixels, whole_model
+from tests.road.processes import Network, wait_for
 
 pytestmark = pytest.mark.system
 

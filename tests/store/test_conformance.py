@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+
 from din.errors import Conflict, Unavailable, UsageError
 from din.store.contract import KEY_BYTES_MAX, VALUE_BYTES_MAX, Change, Store
 from din.store.sqlite import SqliteStore
