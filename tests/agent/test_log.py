@@ -1,0 +1,30 @@
+"""Log lines of the agent."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from din.agent.log import TEXT_CHARACTERS_MAX, Log
+
+
+def test_a_line_is_json_with_time_level_event_and_facts() -> None:
+    stream = io.StringIO()
+    Log(stream, lambda: "now").report("slice_loaded", slice="a/1", memory_mib=3, path=object)
+    line = json.loads(stream.getvalue())
+    assert list(line)[:3] == ["time", "level", "event"]
+    assert (line["level"], line["memory_mib"]) == ("info", 3)
+
+
+def test_words_of_trouble_make_a_warning_and_long_texts_are_cut() -> None:
+    stream = io.StringIO()
+    Log(stream, lambda: "now").report("heartbeat_failed", reason="x" * 9999)
+    line = json.loads(stream.getvalue())
+    assert line["level"] == "warning"
+    assert len(line["reason"]) == TEXT_CHARACTERS_MAX
+
+
+def test_a_stream_that_is_gone_kills_nobody() -> None:
+    stream = io.StringIO()
+    stream.close()
+    Log(stream, lambda: "now").report("started")
