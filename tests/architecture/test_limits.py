@@ -23,9 +23,11 @@ FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 def functions() -> list[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef, int]]:
     found = []
     for module in MODULES:
-        for node in ast.walk(ast.parse(module.read_text())):
-            if isinstance(node, FUNCTION) and node.end_lineno is not None:
-                found.append((module, node, node.end_lineno - node.lineno + 1))
+        found.extend(
+            (module, node, node.end_lineno - node.lineno + 1)
+            for node in ast.walk(ast.parse(module.read_text()))
+            if isinstance(node, FUNCTION) and node.end_lineno is not None
+        )
     return found
 
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from din.version import __version__
 from din.domain.model import ModelManifest
 from din.domain.plan import Plan
 from din.domain.request import Trace
@@ -16,6 +15,7 @@ from din.domain.views import GatewayView, ModelList, ModelView, NodeList, NodeVi
 from din.gateway.core import Gateway
 from din.gateway.service import InferenceAnswer, InferenceCall
 from din.gateway.viewing import model_view, node_view
+from din.version import __version__
 
 WATCH_PERIOD_S = 0.5
 """Server-sent events carry changes at most this often, however busy the fleet is."""

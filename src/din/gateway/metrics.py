@@ -21,9 +21,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from din.version import __version__
 from din.domain.node import FleetNode
 from din.domain.request import SliceTiming
+from din.version import __version__
 
 UNKNOWN: Final = "unknown"
 MODELS_MAX: Final = 1000
