@@ -4,13 +4,13 @@
     ├── UsageError                 400   2    DIN-100  the caller's words (flag, field, file)
     │   ├── BadTensor              400   2    DIN-110  a tensor that is not what the signature asks
     │   ├── BadModel               400   2    DIN-120  a file that is no usable ONNX model
-    │   ├── BadStrategy            400   2    DIN-130  a slicing strategy that does not fit the graph
+    │   ├── BadStrategy            400   2    DIN-130  a strategy that does not fit the graph
     │   └── TooLarge               413   2    DIN-140  a body, tensor or registration over its limit
     ├── CannotPlace                503   3    DIN-200  no node satisfies the constraints
     ├── Unavailable                503   4    DIN-300  the thing asked for cannot answer now
     │   ├── Unreachable            503   4    DIN-310  no answer from the other end
     │   ├── Busy                   503   4    DIN-320  every queue that could take it is full
-    │   └── ExecutionFailed        502   4    DIN-330  a node or slice failed, and so did the retries
+    │   └── ExecutionFailed        502   4    DIN-330  a node or slice failed, retries too
     ├── DeadlineExceeded           504   5    DIN-400  the time given was not enough
     ├── NotFound                   404   6    DIN-500  no such model, node, trace, artifact
     ├── Conflict                   409   7    DIN-600  a name, port, directory or version is taken

@@ -40,7 +40,7 @@ def parse_jsonc(text: str, where: str) -> object:
         raise UsageError(f"{where}: {error}") from None
 
 
-class _Refused(Exception):  # noqa: N818 - carries a text to the caller above
+class _Refused(Exception):
     pass
 
 

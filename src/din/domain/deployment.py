@@ -44,7 +44,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
 
 
 class Route(Struct, frozen=True, array_like=True):
-    """The nodes of one attempt: `nodes[i]` runs slice i; an empty string = slice not on this way."""
+    """The nodes of one attempt: `nodes[i]` runs slice i; empty text = slice not on this way."""
 
     epoch: Epoch
     is_adapted: bool

@@ -33,7 +33,7 @@ class NodeProfile(Struct, frozen=True, kw_only=True):
     accelerator_memory_mib: int | None = None
     backends: tuple[str, ...] = ()
     versions: dict[str, str] = {}
-    """Software versions that decide compatibility, e.g. {"din": "0.1.0", "onnxruntime": "1.32.0"}."""
+    """Versions that decide compatibility, e.g. {"din": "0.1.0", "onnxruntime": "1.32.0"}."""
     labels: dict[str, str] = {}
     addresses: tuple[str, ...] = ()
     """Where peers dial it: `unix:/path` first (same host only), then `tcp:host:port`."""

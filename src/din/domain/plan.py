@@ -54,7 +54,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     """The full list, only for dry run and `din plan`; else see `rejection_counts`."""
     rejection_counts: tuple[RejectionCount, ...] = ()
     relays: tuple[tuple[str, str], ...] = ()
-    """Pairs of node names whose tensors the gateway relays, since the first cannot dial the other."""
+    """Pairs of node names whose tensors the gateway relays: the first cannot dial the other."""
     expected_ms: float | None = None
     policy: str = "weighted-least-load"
     policy_version: int = 1

@@ -9,19 +9,20 @@ At most two requests sit in one worker (one running, one waiting): more only len
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-from collections import deque
+from bisect import insort
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from typing import Final
 
 from din.domain.deployment import Epoch
 from din.domain.node import NodeId
 from din.domain.tensor import TensorMeta, offsets_of
-from din.errors import Busy, DinError, ExecutionFailed, TooLarge
+from din.errors import Busy, DinError, ExecutionFailed, TooLarge, Unavailable
 from din.gateway.failure import AttemptEnded
 from din.gateway.service import Buffer
+from din.system.descriptors import close_all
 from din.transport.channel import InputSlot, OutputSet, WorkerChannel
 from din.wire.messages import Offer
 from din.wire.worker import ArenaLayout, Placed
@@ -39,35 +40,31 @@ class _Replica:
 
     def __init__(self) -> None:
         self.workers: dict[int, WorkerChannel] = {}
-        self.waiting: deque[asyncio.Future[None]] = deque()
+        self.waiting: list[tuple[int, asyncio.Future[None]]] = []
+        """By number of arrival: whoever came first is served first, also when it looks twice."""
         self.revoking: dict[int, Callable[[], None]] = {}
 
-    def pick(self) -> WorkerChannel | None:
-        """The least loaded worker with room, or None."""
-        best: WorkerChannel | None = None
-        for worker_id, channel in self.workers.items():
-            if not channel.is_open or worker_id in self.revoking:
-                continue
-            if channel.inflight < INFLIGHT_PER_WORKER_MAX and (
-                best is None or channel.inflight < best.inflight
-            ):
-                best = channel
-        return best
+    def usable(self) -> list[WorkerChannel]:
+        """Workers that may be fed, the least loaded first."""
+        found = [
+            channel
+            for worker_id, channel in self.workers.items()
+            if channel.is_open and worker_id not in self.revoking
+        ]
+        return sorted(found, key=lambda each: each.inflight) if len(found) > 1 else found
 
     def wake(self) -> None:
         """Let the longest waiting request look again."""
         while self.waiting:
-            future = self.waiting.popleft()
+            _, future = self.waiting.pop(0)
             if not future.done():
                 future.set_result(None)
                 return
 
     def wake_all(self) -> None:
         """Let everybody look again: the workers changed."""
-        for future in self.waiting:
-            if not future.done():
-                future.set_result(None)
-        self.waiting.clear()
+        while self.waiting:
+            self.wake()
 
 
 class DirectWorkers:
@@ -76,6 +73,7 @@ class DirectWorkers:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._replicas: dict[Key, _Replica] = {}
+        self._arrivals = count()
 
     @property
     def waiting(self) -> int:
@@ -85,33 +83,40 @@ class DirectWorkers:
     def has(self, key: Key) -> bool:
         """Whether at least one open worker is here."""
         replica = self._replicas.get(key)
-        return replica is not None and any(
-            channel.is_open and worker_id not in replica.revoking
-            for worker_id, channel in replica.workers.items()
-        )
+        return replica is not None and bool(replica.usable())
 
     def offered(self, node_id: NodeId, offer: Offer, descriptors: Sequence[int]) -> None:
         """Take over one worker. Descriptors that are no use are closed. Raises DinError."""
-        count = sum(len(r.workers) for key, r in self._replicas.items() if key[2] == node_id)
+        held = sum(len(r.workers) for key, r in self._replicas.items() if key[2] == node_id)
         is_sane = 0 < offer.input_bytes < offer.arena_bytes
-        if len(descriptors) != 2 or count >= OFFERS_PER_NODE_MAX or not is_sane:
-            for descriptor in descriptors:
-                os.close(descriptor)
+        if len(descriptors) != 2 or held >= OFFERS_PER_NODE_MAX or not is_sane:
+            close_all(descriptors)
             raise ExecutionFailed(
                 f"offer of worker {offer.worker_id} by node {node_id} with {len(descriptors)} "
-                f"descriptors, arena {offer.arena_bytes} and {count} workers before it is refused"
+                f"descriptors, arena {offer.arena_bytes} and {held} workers before it is refused"
             )
+        try:
+            control = socket.socket(fileno=descriptors[0])
+        except OSError as fault:
+            close_all(descriptors)
+            raise ExecutionFailed(
+                f"offer of worker {offer.worker_id} by node {node_id} has no socket: "
+                f"{fault.strerror}"
+            ) from fault
         key = (offer.epoch, offer.slice_index, node_id)
-        replica = self._replicas.setdefault(key, _Replica())
         channel = WorkerChannel(
             self._loop,
-            socket.socket(fileno=descriptors[0]),
+            control,
             descriptors[1],
             ArenaLayout(offer.arena_bytes, offer.input_bytes),
             None,
             partial(self._closed, key, offer.worker_id),
         )
+        replica = self._replicas.setdefault(key, _Replica())
+        before = replica.workers.get(offer.worker_id)
         replica.workers[offer.worker_id] = channel
+        if before is not None:
+            before.close()
         replica.wake_all()
 
     def revoke(self, node_id: NodeId, worker_id: int, done: Callable[[], None]) -> None:
@@ -120,6 +125,8 @@ class DirectWorkers:
             if key[2] == node_id and worker_id in replica.workers:
                 replica.revoking[worker_id] = done
                 self._settle_revoked(key, worker_id)
+                if not replica.usable():
+                    replica.wake_all()
                 return
         done()
 
@@ -144,20 +151,27 @@ class DirectWorkers:
         outputs: tuple[str, ...],
         remaining_ms: Callable[[], int],
     ) -> OutputSet:
-        """Run one request in one of the replica's workers. Raises AttemptEnded."""
+        """Run one request in one of the replica's workers, in the order of arrival. Raises
+        AttemptEnded."""
+        arrival = next(self._arrivals)
+        _, total = offsets_of(tuple(metas))
+        has_waited = False
         while True:
             replica = self._replicas.get(key)
-            channel = replica.pick() if replica is not None else None
-            if replica is None or (channel is None and not self.has(key)):
-                raise AttemptEnded(ExecutionFailed(f"node {key[2]} has no worker left"))
-            slot = _slot(channel, metas) if channel is not None else None
-            if channel is not None and slot is not None:
-                return await self._compute(
-                    key, channel, slot, metas, chunks, outputs, remaining_ms()
-                )
-            await self._wait_for_room(replica)
+            workers = replica.usable() if replica is not None else []
+            if replica is None or not workers:
+                raise AttemptEnded(Unavailable(f"node {key[2]} has no worker left"))
+            if all(total > channel.input_bytes for channel in workers):
+                replica.wake()  # if this was our turn, it was not used
+                raise AttemptEnded(_too_large(total, workers[0].input_bytes), is_retryable=False)
+            if has_waited or not replica.waiting:
+                found = _room(workers, total)
+                if found is not None:
+                    return await self._compute(key, *found, metas, chunks, outputs, remaining_ms())
+            await self._wait_for_room(replica, arrival)
+            has_waited = True
 
-    async def _wait_for_room(self, replica: _Replica) -> None:
+    async def _wait_for_room(self, replica: _Replica, arrival: int) -> None:
         if len(replica.waiting) >= WAITING_PER_REPLICA_MAX:
             raise AttemptEnded(
                 Busy(
@@ -167,12 +181,15 @@ class DirectWorkers:
                 is_busy=True,
             )
         future: asyncio.Future[None] = self._loop.create_future()
-        replica.waiting.append(future)
+        place = (arrival, future)
+        insort(replica.waiting, place)
         try:
             await future
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                replica.wake()
+            if place in replica.waiting:
+                replica.waiting.remove(place)
+            elif not future.cancelled():
+                replica.wake()  # our turn was not used
             raise
 
     async def _compute(
@@ -197,6 +214,7 @@ class DirectWorkers:
 
         def done(outcome: OutputSet | DinError) -> None:
             slot.free()
+            slot.view.release()  # so that a broken channel can let go of the arena at once
             if future.done():
                 if isinstance(outcome, OutputSet):
                     outcome.release()
@@ -210,11 +228,15 @@ class DirectWorkers:
             ticket = channel.compute(placed, outputs, remaining_ms, done)
         except DinError as error:
             slot.free()
+            self._after(key)
             raise _ended(error, key[2]) from error
         try:
             return await future
         except asyncio.CancelledError:
-            channel.abort(ticket)
+            if future.cancelled():
+                channel.abort(ticket)
+            elif future.exception() is None:
+                future.result().release()  # it came in the same turn as the cancellation
             raise
 
     def _after(self, key: Key) -> None:
@@ -226,13 +248,18 @@ class DirectWorkers:
             self._settle_revoked(key, worker_id)
 
     def _settle_revoked(self, key: Key, worker_id: int) -> None:
-        replica = self._replicas[key]
+        replica = self._replicas.get(key)
+        if replica is None or worker_id not in replica.revoking:
+            return
         channel = replica.workers.get(worker_id)
-        if channel is None or channel.inflight == 0:
-            done = replica.revoking.pop(worker_id)
-            if channel is not None:
-                channel.close()
-            done()
+        if channel is not None and channel.inflight:
+            return
+        done = replica.revoking.pop(worker_id)
+        replica.workers.pop(worker_id, None)
+        if channel is not None:
+            channel.close()
+        self._drop_if_empty(key, replica)
+        done()
 
     def _closed(self, key: Key, worker_id: int, reason: str) -> None:
         replica = self._replicas.get(key)
@@ -242,23 +269,30 @@ class DirectWorkers:
         done = replica.revoking.pop(worker_id, None)
         if done is not None:
             done()
-        if not replica.workers:
+        self._drop_if_empty(key, replica)
+
+    def _drop_if_empty(self, key: Key, replica: _Replica) -> None:
+        if not replica.workers and self._replicas.get(key) is replica:
             del self._replicas[key]
-        replica.wake_all()
+        if not replica.usable():
+            replica.wake_all()
 
 
-def _slot(channel: WorkerChannel, metas: Sequence[TensorMeta]) -> InputSlot | None:
-    _, total = offsets_of(tuple(metas))
-    slot = channel.allocate(total)
-    if slot is None and channel.inflight == 0:
-        raise AttemptEnded(
-            TooLarge(
-                f"inputs of {total} bytes do not fit the worker's arena",
-                hint="send a smaller batch, or raise the arena size of the node",
-            ),
-            is_retryable=False,
-        )
-    return slot
+def _room(workers: Sequence[WorkerChannel], nbytes: int) -> tuple[WorkerChannel, InputSlot] | None:
+    """The least loaded worker that can take so many bytes now, with the place for them."""
+    for channel in workers:
+        if channel.inflight < INFLIGHT_PER_WORKER_MAX:
+            slot = channel.allocate(nbytes)
+            if slot is not None:
+                return channel, slot
+    return None
+
+
+def _too_large(nbytes: int, input_bytes: int) -> TooLarge:
+    return TooLarge(
+        f"inputs of {nbytes} bytes do not fit the worker's arena of {input_bytes}",
+        hint="send a smaller batch, or raise the arena size of the node",
+    )
 
 
 def _ended(error: DinError, node_id: NodeId) -> AttemptEnded:

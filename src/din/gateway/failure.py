@@ -5,7 +5,7 @@ from __future__ import annotations
 from din.errors import DinError
 
 
-class AttemptEnded(Exception):  # noqa: N818 - an ended attempt is an outcome; the error is inside
+class AttemptEnded(Exception):
     """One attempt is over. Raised inside dispatch only; callers of the gateway see `error`."""
 
     def __init__(

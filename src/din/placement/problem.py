@@ -28,7 +28,7 @@ _NEAR: Final = 1e-9
 _NOTHING: Final[npt.NDArray[np.float32]] = np.zeros(0, dtype=np.float32)
 
 
-class Unplaced(Exception):  # noqa: N818 - turned into CannotPlace by the planner
+class Unplaced(Exception):
     """No assignment exists. `slices` are those without a node, or all when they do not fit
     together."""
 

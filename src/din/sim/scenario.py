@@ -99,7 +99,7 @@ class Report(Struct, frozen=True, kw_only=True):
     """Nodes ready at the end."""
 
 
-class InvariantBroken(Exception):  # noqa: N818 - says what it is
+class InvariantBroken(Exception):
     """A promise did not hold. The message holds all it takes to see it again."""
 
     def __init__(self, scenario: Scenario, event_index: int, now_ms: int, what: str) -> None:
