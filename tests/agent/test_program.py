@@ -108,6 +108,7 @@ def test_preparing_again_answers_at_once_without_loading_or_fetching(tmp_path: P
             gateway.artifacts.clear()
             gateway.prepare(node.node_id, artifact, DOUBLE_EDGES)
             await gateway.message(Prepared)
+            await node.stop()
             assert len(node.events("slice_loaded")) == 1
 
     play(tmp_path, story)
@@ -272,6 +273,7 @@ def test_a_killed_worker_is_replaced_and_offered_again(tmp_path: Path) -> None:
             assert again.worker_id != offer.worker_id
             gateway.run(node.node_id, (node.node_id,), {"x": (X, ONES)})
             await gateway.message(Result)
+            await node.stop()
             assert "SIGKILL" in node.events("worker_died")[0]["reason"]
 
     play(tmp_path, story)
@@ -294,12 +296,66 @@ def test_a_killed_node_comes_back_under_its_id_with_a_newer_session(tmp_path: Pa
     play(tmp_path, story)
 
 
+def test_a_node_that_is_stopped_finishes_what_it_accepted(tmp_path: Path) -> None:
+    async def story(gateway: FakeGateway, folder: Path) -> None:
+        async with Node(folder, "a", gateway) as node:
+            await load(gateway, node)
+            for number in range(20):
+                gateway.run(node.node_id, (node.node_id,), {"x": (X, ONES)}, request_id=number)
+            await gateway.message(Result)
+            assert await node.stop(signal.SIGINT) == 0
+            done = {each[1].request_id for each in gateway.inbox if isinstance(each[1], Result)}
+            assert done == set(range(20))
+            await gateway.until(lambda: gateway.closed)
+            assert gateway.closed[-1][1:] == ("the node stops", True)
+
+    play(tmp_path, story)
+
+
+def test_a_node_that_lost_its_link_keeps_its_slices_and_dials_again(tmp_path: Path) -> None:
+    async def story(gateway: FakeGateway, folder: Path) -> None:
+        async with Node(folder, "a", gateway) as node:
+            await load(gateway, node)
+            await gateway.message(Offer)
+            gateway.links[node.node_id].close("the cable was pulled")
+            await gateway.until(lambda: gateway.closed)
+            gateway.inbox = [each for each in gateway.inbox if each[3]]
+            await gateway.joined(node.node_id)
+            await gateway.message(Offer, nth=1)
+            await load(gateway, node)
+            gateway.run(node.node_id, (node.node_id,), {"x": (X, ONES)})
+            await gateway.message(Result)
+            await node.stop()
+            assert len(node.events("slice_loaded")) == 1
+
+    play(tmp_path, story)
+
+
+def test_two_nodes_cannot_share_a_state_directory(tmp_path: Path) -> None:
+    async def story(gateway: FakeGateway, folder: Path) -> None:
+        async with Node(folder, "a", gateway):
+            twin = Node(folder, "a", gateway)
+            starting = asyncio.create_task(twin.start())
+            async with asyncio.timeout(20):
+                while not hasattr(twin, "process") or twin.process.returncode is None:  # noqa: ASYNC110 (another process)
+                    await asyncio.sleep(0.05)
+            assert twin.process.returncode == 7
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            await twin.stop()
+            assert "in use by din node a" in twin.events("cannot_run")[0]["message"]
+            twin.process._transport.close()  # type: ignore[attr-defined]
+
+    play(tmp_path, story)
+
+
 def test_a_broken_download_goes_on_where_it_ended(tmp_path: Path) -> None:
     async def story(gateway: FakeGateway, folder: Path) -> None:
         gateway.cut_after = 40
         async with Node(folder, "a", gateway) as node:
             await load(gateway, node)
             assert gateway.artifact_starts == [0, 40]
+            await node.stop()
             assert node.events("download_failed")
 
     play(tmp_path, story)
