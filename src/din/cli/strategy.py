@@ -41,7 +41,7 @@ class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
 
     model_id: str
     onnx_path: str
-    slicing_strategy: Strategy = Strategy()
+    slicing_strategy: Strategy | None = None
     inputs: dict[str, tuple[int | str, ...]] = {}
     backend_options: dict[str, str | int | float | bool] = {}
     before: dict[str, Any] | str | None = None
@@ -75,7 +75,8 @@ def read_model_file(path: Path) -> Registration:
         file = msgspec.convert(whole, ModelFile)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {_plain(error)}", hint=_missing_hint(error)) from None
-    _check_strategy(path, file.slicing_strategy)
+    if file.slicing_strategy is not None:
+        _check_strategy(path, file.slicing_strategy)
     return Registration(_model_path(path, file.onnx_path), _order(file))
 
 
@@ -147,7 +148,7 @@ def _model_path(config_path: Path, text: str) -> Path:
 
 
 def _order(file: ModelFile) -> RegisterModel:
-    strategy = file.slicing_strategy
+    strategy = file.slicing_strategy or Strategy()
     slices = [cast("dict[str, object]", msgspec.to_builtins(each)) for each in strategy.slices]
     return RegisterModel(
         model_id=file.model_id,

@@ -232,7 +232,11 @@ class Client:
 
     def trace(self, request_id: str) -> Trace:
         """One trace. Raises NotFound."""
-        return self._get(f"/api/v1/traces/{_segment(request_id)}", Trace)
+        return decode_answer(self.trace_answer(request_id), Trace)
+
+    def trace_answer(self, request_id: str) -> Answer:
+        """One trace as the gateway wrote it. Raises NotFound."""
+        return self.call("GET", f"/api/v1/traces/{_segment(request_id)}")
 
     def register(self, order: RegisterModel) -> ModelView:
         """Register a model whose bytes are in the store (see `upload`); returns at once."""

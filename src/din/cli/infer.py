@@ -1,0 +1,278 @@
+"""`din infer`: one request from the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from din.cli.display import UNKNOWN, Column, number, show_table
+from din.cli.frame import Command, gateway_option, say
+from din.client.client import INFER_MS, Client
+from din.client.result import Inference
+from din.domain.request import TraceStep
+from din.errors import Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+STEP_COLUMNS: Final[tuple[Column[TraceStep], ...]] = (
+    Column("PHASE", lambda step: step.phase),
+    Column("NODE", lambda step: step.node),
+    Column("LATENCY MS", lambda step: number(step.latency_ms, 1), is_number=True),
+    Column("QUEUE MS", lambda step: number(step.queue_ms, 1), is_number=True),
+    Column("GPU %", lambda step: number(step.gpu_util), is_number=True),
+)
+SHOWN_MAX: Final = 20
+"""Rows of a result that a table shows."""
+
+
+@click.command(
+    "infer",
+    cls=Command,
+    examples=(
+        "din infer centerface --input photo.jpg",
+        "din infer centerface --input photo.jpg --output boxes.png",
+        "din infer centerface --input input.1=tensor.npy --output heads.npz",
+        "din infer centerface --input photo.jpg -o json",
+    ),
+)
+@click.argument("model")
+@click.option(
+    "-i",
+    "--input",
+    "inputs",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help="A photo or other file; or tensors as FILE.npy, FILE.npz or NAME=FILE.npy (repeatable).",
+)
+@click.option(
+    "--output",
+    "target",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Where to: .png or .jpg = the photo with its boxes, .npz = tensors, .json = the result.",
+)
+@click.option(
+    "-o",
+    "form",
+    type=click.Choice(("table", "json", "yaml")),
+    default="table",
+    show_default=True,
+    help="How to print the result.",
+)
+@click.option("--raw", is_flag=True, help="Print the result alone, as one line of JSON.")
+@click.option("--want", "wanted", multiple=True, metavar="NAME", help="Only this output.")
+@click.option("--version", "version", help="Version of the model; else the newest.")
+@click.option("--timeout-ms", type=click.IntRange(1), default=INFER_MS, show_default=True)
+@gateway_option
+def infer(
+    model: str,
+    inputs: tuple[str, ...],
+    target: Path | None,
+    form: str,
+    raw: bool,
+    wanted: tuple[str, ...],
+    version: str | None,
+    timeout_ms: int,
+    gateway: str | None,
+) -> None:
+    """Run one request through MODEL."""
+    if target is not None and target.suffix not in (".png", ".jpg", ".jpeg", ".npz", ".json"):
+        raise UsageError(
+            f"--output {str(target)!r} has no known ending",
+            hint=".png or .jpg draws boxes, .npz keeps tensors, .json keeps the result",
+        )
+    given = read_inputs(inputs)
+    with Client(gateway) as client:
+        answer = client.infer(model, given, outputs=wanted, timeout_ms=timeout_ms, version=version)
+    if raw:
+        click.echo(json.dumps(_plain(answer.result)))
+    else:
+        _show(answer, form)
+    if target is not None:
+        _keep(target, answer, inputs)
+
+
+def read_inputs(texts: Sequence[str]) -> Any:
+    """What to send: a path, one array, or arrays by name. Raises UsageError."""
+    if len(texts) == 1 and not _is_tensor(texts[0]):
+        path = Path(texts[0])
+        _check_readable(path)
+        return path
+    arrays: dict[str, NDArray[Any]] = {}
+    for text in texts:
+        name, path = _named(text)
+        if not _is_tensor(text):
+            raise UsageError(
+                f"--input {text!r} is no tensor, and only one file can be sent",
+                hint="tensors are NAME=FILE.npy or FILE.npz",
+            )
+        loaded = _load(path)
+        if isinstance(loaded, dict):
+            arrays.update(loaded)
+        elif name is None and len(texts) == 1:
+            return loaded
+        elif name is None:
+            raise UsageError(f"--input {text!r} names no input", hint=f"--input NAME={text}")
+        else:
+            arrays[name] = loaded
+    return arrays
+
+
+def _is_tensor(text: str) -> bool:
+    return text.endswith((".npy", ".npz"))
+
+
+def _named(text: str) -> tuple[str | None, Path]:
+    """NAME=FILE; a file that exists under the whole text is no pair."""
+    if Path(text).exists() or "=" not in text:
+        return None, Path(text)
+    name, _, path = text.partition("=")
+    return name, Path(path)
+
+
+def _check_readable(path: Path) -> None:
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise UsageError(
+            f"input {str(path)!r} cannot be read: {error.strerror}",
+            hint="--input names a file that exists",
+        ) from None
+
+
+def _load(path: Path) -> Any:
+    import numpy as np
+
+    _check_readable(path)
+    try:
+        loaded: Any = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            return {str(name): loaded[name] for name in loaded.files}
+    except (ValueError, OSError, EOFError) as error:
+        raise UsageError(
+            f"{path} is no array file of numpy: {error}",
+            hint="write it with numpy.save or numpy.savez, without objects",
+        ) from None
+
+
+def _show(answer: Inference, form: str) -> None:
+    if form == "table":
+        _show_result(answer)
+        click.echo()
+        show_table(STEP_COLUMNS, answer.execution_trace)
+        say(f"next: din trace show {answer.request_id or 'last'}")
+        return
+    import msgspec
+
+    document = {
+        "schema": "din.inference/1",
+        "request_id": answer.request_id,
+        "model_id": answer.model_id,
+        "version": answer.version,
+        "result": _plain(answer.result),
+        "execution_trace": msgspec.to_builtins(answer.execution_trace),
+    }
+    if form == "yaml":
+        import yaml
+
+        click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
+    else:
+        click.echo(json.dumps(document, indent=2))
+
+
+def _plain(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that JSON can hold; arrays become nested lists, bytes become text."""
+    return {name: _plain_value(value) for name, value in result.items()}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, list | tuple):
+        return [_plain_value(each) for each in value]
+    if hasattr(value, "tolist"):
+        return _plain_value(value.tolist())
+    return value
+
+
+def _show_result(answer: Inference) -> None:
+    if answer.outputs:
+        for name, array in answer.outputs.items():
+            click.echo(f"{name}: {array.dtype} {list(array.shape)}{_range(array)}")
+        return
+    rows = detections(answer.result)
+    if rows is None:
+        for name, value in answer.result.items():
+            click.echo(f"{name}: {json.dumps(value)[:200]}")
+        return
+    if not rows:
+        click.echo("nothing found")
+    else:
+        show_table(_DETECTION_COLUMNS, rows[:SHOWN_MAX])
+    if len(rows) > SHOWN_MAX:
+        say(f"{len(rows) - SHOWN_MAX} more: -o json")
+
+
+Detection = tuple[list[float], float | None, str]
+"""Box, score, label."""
+_DETECTION_COLUMNS: Final[tuple[Column[Detection], ...]] = (
+    Column("LABEL", lambda row: row[2] or UNKNOWN),
+    Column("SCORE", lambda row: number(row[1], 3), is_number=True),
+    Column("BOX", lambda row: ", ".join(f"{each:.0f}" for each in row[0])),
+)
+
+
+def detections(result: Mapping[str, Any]) -> list[Detection] | None:
+    """Boxes with their scores and labels; None where the result is something else."""
+    boxes = result.get("boxes")
+    if not isinstance(boxes, list):
+        return None
+    scores, labels = result.get("scores") or [], result.get("labels") or []
+    return [
+        (
+            box,
+            scores[index] if index < len(scores) else None,
+            str(labels[index]) if index < len(labels) else "",
+        )
+        for index, box in enumerate(boxes)
+    ]
+
+
+def _range(array: Any) -> str:
+    if array.size == 0 or array.dtype.kind not in "iuf":
+        return ""
+    return f", {array.min():.4g} to {array.max():.4g}"
+
+
+def _keep(target: Path, answer: Inference, inputs: Sequence[str]) -> None:
+    try:
+        if target.suffix == ".json":
+            target.write_text(json.dumps(_plain(answer.result)))
+        elif target.suffix == ".npz":
+            _keep_tensors(target, answer)
+        else:
+            from din.cli.draw import draw_boxes
+
+            draw_boxes(Path(inputs[0]), target, detections(answer.result))
+    except OSError as error:
+        raise Unavailable(
+            f"{target} cannot be written: {error.strerror or error}",
+            hint="give a place that exists, is writable and has room",
+        ) from None
+    say(f"wrote {target}")
+
+
+def _keep_tensors(target: Path, answer: Inference) -> None:
+    import numpy as np
+
+    arrays = answer.outputs or {name: np.asarray(each) for name, each in answer.result.items()}
+    with target.open("wb") as file:
+        np.savez(file, **arrays)

@@ -1,0 +1,151 @@
+"""`din trace list | show`: who did what, as a table and as a waterfall."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from din.cli.display import Column, is_terminal, number, repeat, show, show_document
+from din.cli.frame import Command, gateway_option, output_option, printable, say, watch_option
+from din.client.client import Client, decode_answer
+from din.client.http import Answer
+from din.domain.request import Span, Trace
+from din.domain.views import TraceList
+from din.errors import Conflict, NotFound
+from din.observability.waterfall import render
+
+LABEL_COLUMNS_MAX: Final = 34
+FIGURE_COLUMNS: Final = 11
+WIDTH_DEFAULT: Final = 80
+TRACES_MAX: Final = 1000
+MARKS: Final = {"compute": "#", "transfer": "-", "queue": ".", "encode": "+"}
+TERMINAL_COLOURS: Final = {
+    "compute": "green",
+    "transfer": "blue",
+    "queue": "yellow",
+    "encode": "cyan",
+}
+COLUMNS: Final[tuple[Column[Trace], ...]] = (
+    Column("REQUEST", lambda trace: trace.request_id),
+    Column("MODEL", lambda trace: trace.model_id),
+    Column("STATUS", lambda trace: trace.status),
+    Column("MS", lambda trace: number(trace.duration_ms, 1), is_number=True),
+    Column("TRIES", lambda trace: str(len(trace.attempts)), is_number=True),
+    Column("NODES", lambda trace: ", ".join(nodes_of(trace))),
+    Column("STARTED", lambda trace: trace.started_at, is_wide=True),
+    Column("PATH", lambda trace: trace.path, is_wide=True),
+)
+
+
+def nodes_of(trace: Trace) -> list[str]:
+    """Nodes that answered, each once, in order."""
+    return list(dict.fromkeys(step.node for step in trace.execution_trace))
+
+
+@click.command(
+    "list",
+    cls=Command,
+    examples=("din trace list", "din trace list --limit 100 -o json", "din trace list -w"),
+)
+@click.option("--limit", type=click.IntRange(1, TRACES_MAX), default=20, show_default=True)
+@gateway_option
+@output_option
+@watch_option
+def list_traces(limit: int, gateway: str | None, output: str, watch: bool) -> None:
+    """The newest requests, newest first."""
+    repeat(lambda: _show_traces(limit, gateway, output), is_watching=watch)
+
+
+def _show_traces(limit: int, gateway: str | None, output: str) -> None:
+    with Client(gateway) as client:
+        answer = client.call("GET", f"/api/v1/traces?limit={limit}")
+    view = decode_answer(answer, TraceList)
+    show(output, answer.body, view.items, COLUMNS, lambda trace: trace.request_id)
+    if not view.items and output in ("table", "wide"):
+        say("no request yet\nhint: din infer MODEL --input FILE")
+
+
+@click.command(
+    "show",
+    cls=Command,
+    examples=("din trace show last", "din trace show req-8a3f", "din trace show last -o json"),
+)
+@click.argument("request", default="last")
+@gateway_option
+@output_option
+def show_trace(request: str, gateway: str | None, output: str) -> None:
+    """One request as a waterfall: its id, the start of it, or `last`."""
+    with Client(gateway) as client:
+        answer = find_trace(client, request)
+    trace = decode_answer(answer, Trace)
+    if output in ("json", "yaml"):
+        show_document(output, answer.body)
+    elif output == "name":
+        click.echo(trace.request_id)
+    else:
+        _show_waterfall(trace)
+
+
+def find_trace(client: Client, request: str) -> Answer:
+    """One trace by `last`, id or the start of an id. Raises NotFound or Conflict."""
+    if request == "last":
+        newest = client.traces(1).items
+        if not newest:
+            raise NotFound("there is no request yet", hint="din infer MODEL --input FILE")
+        return client.trace_answer(newest[0].request_id)
+    try:
+        return client.trace_answer(request)
+    except NotFound as error:
+        ids = [each.request_id for each in client.traces(TRACES_MAX).items]
+        found = [each for each in ids if each.startswith(request)]
+        if not found:
+            raise
+        if len(found) > 1:
+            raise Conflict(
+                f"{request!r} is the start of {len(found)} request ids",
+                hint=f"one of {', '.join(found[:8])}",
+            ) from error
+        return client.trace_answer(found[0])
+
+
+def _show_waterfall(trace: Trace) -> None:
+    head = f"{trace.request_id}  {trace.model_id} version {trace.version}  {trace.status}"
+    click.echo(printable(f"{head}  {trace.duration_ms:.1f} ms  {trace.path}"))
+    width = shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns if sys.stdout.isatty() else 0
+    for line in waterfall(trace.spans, width or WIDTH_DEFAULT, is_coloured=is_terminal()):
+        click.echo(line)
+    for attempt in trace.attempts:
+        if len(trace.attempts) > 1 or attempt.outcome != "completed":
+            nodes = ", ".join(attempt.nodes)
+            text = f"try {attempt.attempt}: {attempt.outcome} on {nodes} "
+            click.echo(printable(f"{text}({attempt.duration_ms:.1f} ms)"))
+
+
+def waterfall(spans: Sequence[Span], width: int, *, is_coloured: bool) -> list[str]:
+    """Lines of at most `width` columns: phase, node, a bar on the common axis, milliseconds."""
+    if not spans:
+        return ["no span was measured"]
+    labels = [_fit(f"{span.phase} @{span.node}") for span in spans]
+    label_width = max(map(len, labels))
+    axis = max(width - label_width - FIGURE_COLUMNS - 2, 8)
+    bars = render(spans, axis) or ()
+    lines: list[str] = []
+    for span, label, bar in zip(spans, labels, bars, strict=False):
+        drawn = MARKS.get(span.kind, "#") * bar.length
+        painted = click.style(drawn, fg=TERMINAL_COLOURS.get(span.kind)) if is_coloured else drawn
+        padding = " " * (axis - bar.start - bar.length)
+        figure = f"{span.duration_ms:.1f} ms".rjust(FIGURE_COLUMNS)
+        lines.append(f"{label:{label_width}} {' ' * bar.start}{painted}{padding} {figure}")
+    legend = "  ".join(f"{mark} {kind}" for kind, mark in MARKS.items())
+    return [*lines, f"{'':{label_width}} {legend}"]
+
+
+def _fit(label: str) -> str:
+    label = printable(label)
+    if len(label) <= LABEL_COLUMNS_MAX:
+        return label
+    return label[: LABEL_COLUMNS_MAX - 1] + "~"
