@@ -6,6 +6,7 @@ to. A refused port 5353 is a reason to show, not an error: agents then find the 
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Final
 
@@ -42,13 +43,17 @@ class Announcer:
         self._report = report
         self._watch = watch or AddressWatch()
         self._zeroconf: AsyncZeroconf | None = None
+        self._reported: str | None = None
         self.failure: str | None = "not started"
         """Why nothing is announced; None = announced."""
 
     async def start(self) -> str | None:
         """Announce. Answers None, or the reason why that is not possible; never raises."""
-        addresses = bound_addresses(self._http_host, self._watch.current)
+        wanted = bound_addresses(self._http_host, self._watch.current)
+        addresses = tuple(each for each in wanted if _is_ours(each))
         try:
+            if not addresses:
+                raise OSError("no such address on this machine")
             self._zeroconf = AsyncZeroconf(
                 interfaces=list(addresses), ip_version=zeroconf.IPVersion.V4Only
             )
@@ -58,10 +63,12 @@ class Announcer:
             await announced
         except _FAILURES as error:
             await self._close()
-            self.failure = f"multicast DNS on {', '.join(addresses)} failed: {_said(error)}"
-            self._report("announce_failed", reason=self.failure)
+            self.failure = f"multicast DNS on {', '.join(wanted)} failed: {_said(error)}"
+            if self.failure != self._reported:  # `refresh` comes often; the same news once
+                self._reported = self.failure
+                self._report("announce_failed", reason=self.failure)
             return self.failure
-        self.failure = None
+        self.failure = self._reported = None
         self._report("announced", cluster=self._cluster, addresses=list(addresses))
         return None
 
@@ -104,6 +111,16 @@ class Announcer:
                 await found.async_close()
             except _FAILURES as error:
                 self._report("announce_close_failed", reason=_said(error))
+
+
+def _is_ours(address: str) -> bool:
+    """An address whose interface has vanished is skipped, the others are announced."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
 
 
 def _said(error: BaseException) -> str:

@@ -68,8 +68,7 @@ async def browse(cluster: str, timeout_ms: int, command: Sequence[str] = BROWSE_
     finally:
         with suppress(ProcessLookupError):
             child.kill()
-        await child.wait()
-        await child.stdout.read()
+        await child.communicate()  # to the end of the pipe, or its transport stays open
 
 
 async def _first_of(cluster: str, lines: asyncio.StreamReader, others: set[str]) -> Browsed | None:
