@@ -55,9 +55,10 @@ def _show_nodes(gateway: str | None, output: str) -> None:
         if not view.items:
             say(EMPTY.format(cluster=view.cluster))
         for node in view.items:
-            for warning in (node.reason, *node.warnings):
-                if warning:
-                    say(f"{node.name}: {warning}")
+            if node.reason and node.status != "ready":
+                say(f"{node.name} is {node.status}: {node.reason}")
+            for warning in node.warnings:
+                say(f"{node.name}: {warning}")
 
 
 @click.command(

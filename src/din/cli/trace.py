@@ -29,12 +29,13 @@ TERMINAL_COLOURS: Final = {
     "queue": "yellow",
     "encode": "cyan",
 }
+_COLOUR_OF: Final = {MARKS[kind]: colour for kind, colour in TERMINAL_COLOURS.items()}
 COLUMNS: Final[tuple[Column[Trace], ...]] = (
     Column("REQUEST", lambda trace: trace.request_id),
     Column("MODEL", lambda trace: trace.model_id),
     Column("STATUS", lambda trace: trace.status),
     Column("MS", lambda trace: number(trace.duration_ms, 1), is_number=True),
-    Column("TRIES", lambda trace: str(len(trace.attempts)), is_number=True),
+    Column("TRIES", lambda trace: str(max(1, len(trace.attempts))), is_number=True),
     Column("NODES", lambda trace: ", ".join(nodes_of(trace))),
     Column("STARTED", lambda trace: trace.started_at, is_wide=True),
     Column("PATH", lambda trace: trace.path, is_wide=True),
@@ -126,22 +127,51 @@ def _show_waterfall(trace: Trace) -> None:
 
 
 def waterfall(spans: Sequence[Span], width: int, *, is_coloured: bool) -> list[str]:
-    """Lines of at most `width` columns: phase, node, a bar on the common axis, milliseconds."""
+    """Lines of at most `width` columns: slice and node, its bars on the common axis, and how long
+    it computed."""
     if not spans:
         return ["no span was measured"]
-    labels = [_fit(f"{span.phase} @{span.node}") for span in spans]
-    label_width = max(map(len, labels))
+    rows = _rows(spans)
+    label_width = max(len(_label(row)) for row in rows)
     axis = max(width - label_width - FIGURE_COLUMNS - 2, 8)
-    bars = render(spans, axis) or ()
+    bars = dict(zip(map(id, spans), render(spans, axis), strict=False))
     lines: list[str] = []
-    for span, label, bar in zip(spans, labels, bars, strict=False):
-        drawn = MARKS.get(span.kind, "#") * bar.length
-        painted = click.style(drawn, fg=TERMINAL_COLOURS.get(span.kind)) if is_coloured else drawn
-        padding = " " * (axis - bar.start - bar.length)
-        figure = f"{span.duration_ms:.1f} ms".rjust(FIGURE_COLUMNS)
-        lines.append(f"{label:{label_width}} {' ' * bar.start}{painted}{padding} {figure}")
+    for row in rows:
+        cells = [" "] * axis
+        # Computing is drawn last: where bars share a column, it is what people look for.
+        for span in sorted(row, key=lambda each: each.kind == "compute"):
+            bar = bars.get(id(span))
+            if bar is not None:
+                mark = MARKS.get(span.kind, "#")
+                cells[bar.start : bar.start + bar.length] = mark * bar.length
+        drawn = "".join(_painted(cell) for cell in cells) if is_coloured else "".join(cells)
+        figure = f"{_figure(row):.1f} ms".rjust(FIGURE_COLUMNS)
+        lines.append(f"{_label(row):{label_width}} {drawn} {figure}")
     legend = "  ".join(f"{mark} {kind}" for kind, mark in MARKS.items())
     return [*lines, f"{'':{label_width}} {legend}"]
+
+
+def _rows(spans: Sequence[Span]) -> list[list[Span]]:
+    """Spans of one slice on one node belong to one line, in order of their start."""
+    rows: dict[tuple[int, str], list[Span]] = {}
+    for span in spans:
+        rows.setdefault((span.slice_index, span.node), []).append(span)
+    return list(rows.values())
+
+
+def _label(row: Sequence[Span]) -> str:
+    phase, node = row[0].phase, row[0].node
+    return _fit(phase if phase == node else f"{phase} @{node}")
+
+
+def _figure(row: Sequence[Span]) -> float:
+    """What the line took: its computing, or all of it where nothing was computed."""
+    computed = [span.duration_ms for span in row if span.kind == "compute"]
+    return sum(computed or [span.duration_ms for span in row])
+
+
+def _painted(cell: str) -> str:
+    return click.style(cell, fg=_COLOUR_OF[cell]) if cell in _COLOUR_OF else cell
 
 
 def _fit(label: str) -> str:

@@ -120,12 +120,12 @@ def _answer_of(url: str) -> GatewayView | None:
 
 
 def _node_up(gateway: GatewayConfig, url: str) -> None:
-    config = _node_beside(gateway, url)
     path = daemon.run_folder(gateway.state_dir) / "node.json"
     running = daemon.read_record(path)
     if running is not None:
         say(f"node {running.name} already runs (process {running.pid})")
         return
+    config = _node_beside(gateway, url)
     record, child = daemon.launch(
         AGENT_MODULE,
         config,
