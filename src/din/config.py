@@ -4,9 +4,7 @@ Precedence: flags > environment (`DIN_*`) > user's file > system's file > defaul
 keys at its top, which apply to both programs, and the sections `gateway:` and `node:` for one:
 
     cluster: line-4              # both
-    gpu_monitoring: nvidia_smi   # the node, as only nodes know it
     gateway: {port: 8000}
-    node: {port: 8080}
 
 `host`, `port` and `state_dir` at the top are the gateway's. The environment works alike:
 DIN_CLUSTER for both, DIN_GATEWAY_PORT and DIN_NODE_PORT for one. An unknown key in a file is an

@@ -11,7 +11,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from din.version import __version__
 from din.api.artifacts import ArtifactRoutes
 from din.api.asgi import ErrorsAndIds
 from din.api.control import ControlRoutes
@@ -20,6 +19,7 @@ from din.api.metadata import MetadataRoutes
 from din.api.problem import Refused
 from din.errors import Internal, NotFound, UsageError
 from din.gateway.service import ControlService, InferenceService
+from din.version import __version__
 
 Handler = Callable[[Request], Awaitable[Response]]
 Entry = tuple[str, str, Handler, str]

@@ -7,11 +7,11 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from din.version import __version__
 from din.api.asgi import json_response
 from din.api.signature import model_id_of
 from din.domain.tensor import TensorSpec
 from din.gateway.service import InferenceService
+from din.version import __version__
 
 EXTENSIONS: Final = ("binary_tensor_data", "din_execution_trace")
 

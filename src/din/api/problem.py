@@ -14,7 +14,7 @@ Flavour = Literal["infer", "oip", "api"]
 RETRY_AFTER_S: Final = 1
 
 
-class Refused(Exception):  # noqa: N818 - a status and a story, not a failure of ours
+class Refused(Exception):
     """An HTTP answer without a DinError of its own status (405, 408, 431)."""
 
     def __init__(self, status: int, error: DinError) -> None:

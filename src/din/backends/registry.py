@@ -4,12 +4,12 @@ asks too, and an engine costs tens of megabytes."""
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final, cast
 
 from msgspec import Struct
 
 from din.errors import UsageError
+from din.system.packages import installed_versions
 
 if TYPE_CHECKING:
     from din.backends.contract import Backend
@@ -31,15 +31,12 @@ BACKENDS: Final[dict[str, BackendEntry]] = {
 
 def detect_backends() -> dict[str, str]:
     """Name -> version of each engine that is installed, without importing it."""
-    found: dict[str, str] = {}
-    for name, entry in BACKENDS.items():
-        for package in entry.packages:
-            try:
-                found[name] = version(package)
-                break
-            except PackageNotFoundError:
-                continue
-    return found
+    here = installed_versions(tuple(each for e in BACKENDS.values() for each in e.packages))
+    return {
+        name: next(here[package] for package in entry.packages if package in here)
+        for name, entry in BACKENDS.items()
+        if not here.keys().isdisjoint(entry.packages)
+    }
 
 
 def import_backend(name: str) -> Backend:

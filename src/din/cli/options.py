@@ -25,6 +25,22 @@ def _apply(function: Function, decorators: tuple[Callable[[Function], Function],
     return function
 
 
+def _told_of_cache(_context: click.Context, parameter: click.Parameter, value: object) -> None:
+    if value:
+        option = parameter.opts[0]
+        say(
+            f"warning: {option} does nothing: DIN cuts a model once, when it is registered, and "
+            "keeps the slices by their hash, so there is no cutting per request to cache"
+        )
+
+
+def _cache_option(name: str, **attributes: Any) -> Callable[[Function], Function]:
+    """A flag that the seeds name and that needs no code here; accepted and explained."""
+    return click.option(
+        name, expose_value=False, hidden=True, callback=_told_of_cache, **attributes
+    )
+
+
 def gateway_options(function: Function) -> Function:
     """Options of `din up` and `din gateway start`, named like the keys of the settings."""
     return _apply(
@@ -63,6 +79,9 @@ def gateway_options(function: Function) -> Function:
                 help="How long one look at the fleet may be reused; 1000.",
             ),
             click.option("--policy", metavar="NAME", help="How nodes are chosen."),
+            _cache_option("--slicing-cache-enabled", is_flag=True),
+            _cache_option("--slicing-cache-size-mb", type=int),
+            _cache_option("--slicing-cache-evict-policy", type=click.Choice(("lru",))),
         ),
     )
 

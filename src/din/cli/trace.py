@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Final
 
 import click
@@ -144,7 +145,7 @@ def waterfall(spans: Sequence[Span], width: int, *, is_coloured: bool) -> list[s
             if bar is not None:
                 mark = MARKS.get(span.kind, "#")
                 cells[bar.start : bar.start + bar.length] = mark * bar.length
-        drawn = "".join(_painted(cell) for cell in cells) if is_coloured else "".join(cells)
+        drawn = _painted(cells) if is_coloured else "".join(cells)
         figure = f"{_figure(row):.1f} ms".rjust(FIGURE_COLUMNS)
         lines.append(f"{_label(row):{label_width}} {drawn} {figure}")
     legend = "  ".join(f"{mark} {kind}" for kind, mark in MARKS.items())
@@ -170,8 +171,9 @@ def _figure(row: Sequence[Span]) -> float:
     return sum(computed or [span.duration_ms for span in row])
 
 
-def _painted(cell: str) -> str:
-    return click.style(cell, fg=_COLOUR_OF[cell]) if cell in _COLOUR_OF else cell
+def _painted(cells: Sequence[str]) -> str:
+    runs = ("".join(run) for _, run in groupby(cells))
+    return "".join(click.style(run, fg=_COLOUR_OF.get(run[0])) for run in runs)
 
 
 def _fit(label: str) -> str:

@@ -41,7 +41,7 @@ class Carving:
         async with self._places:
             folder = Path(tempfile.mkdtemp(dir=self._scratch))
             try:
-                self._artifacts.check_room(os.stat(request.model_path).st_size)
+                self._artifacts.check_room(os.stat(request.model_path).st_size)  # noqa: PTH116
                 asked = msgspec.structs.replace(request, output_path=str(folder))
                 answer = await _call(asked)
                 for part in answer.slices:

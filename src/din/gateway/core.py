@@ -114,7 +114,7 @@ class Gateway:
         """Take no more requests, let the running ones end, stop the rooms."""
         self.dispatch.is_stopping = True
         give_up_ms = self.effects.clock() + STOP_SECONDS_MAX * 1000
-        while self.dispatch.inflight and self.effects.clock() < give_up_ms:
+        while self.dispatch.inflight and self.effects.clock() < give_up_ms:  # noqa: ASYNC110 - once
             await asyncio.sleep(0.02)
         for task in list(self._tasks):
             task.cancel()

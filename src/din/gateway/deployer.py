@@ -111,6 +111,7 @@ class Deployer:
         for node_id in holding.nodes():
             self._sender.send(node_id, Unload(serving.deployment.epoch))
             serving.drop_node(node_id)
+        serving.is_retired = True
         serving.deployment = replace(serving.deployment, state="failed", reason="it was removed")
         serving.notify()
         self._fleet.memory_changed()

@@ -46,8 +46,7 @@ class Dispatch:
         self._inflight += 1
         try:
             self._admit()
-            serving = self._book.serving(call.model_id, call.version)
-            answer = await Request(tools, serving, call, started_ms).run()
+            answer = await self._run(call, started_ms)
             code = OK
         except DinError as error:
             code = error.code
@@ -60,6 +59,19 @@ class Dispatch:
             seconds = (tools.clock() - started_ms) / 1000
             tools.metrics.count_request(call.model_id, code, seconds)
         return answer
+
+    async def _run(self, call: InferenceCall, started_ms: float) -> InferenceAnswer:
+        serving = self._book.serving(call.model_id, call.version)
+        while True:
+            try:
+                return await Request(self._tools, serving, call, started_ms).run()
+            except Unavailable:
+                if not serving.is_retired:
+                    raise
+                successor = self._book.serving(call.model_id, call.version)
+                if successor is serving:
+                    raise
+                serving = successor
 
     def _admit(self) -> None:
         if self.is_stopping:

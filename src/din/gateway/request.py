@@ -44,6 +44,8 @@ from din.placement.router import Candidate, choose_route
 
 ATTEMPTS_MAX: Final = 16
 """Of one request: what kills its workers must not wander through the whole fleet."""
+RECORDS_KEPT_MAX: Final = 64
+"""Attempts in the trace: a request that waits for busy nodes makes many, the newest are kept."""
 SLICE_FAILURES_MAX: Final = 4
 """Attempts that may end because a slice failed while it ran."""
 TIMEOUT_MS_DEFAULT: Final = 30_000
@@ -94,6 +96,8 @@ class Request:
         self._public_id = call.request_id or f"req-{tools.random.getrandbits(32):08x}"
         self._records: list[AttemptRecord] = []
         self._avoided: set[str] = set()
+        self._attempts = 0
+        self._failures = 0
         self._slice_failures = 0
 
     async def run(self) -> InferenceAnswer:
@@ -136,29 +140,29 @@ class Request:
     async def _choose(self) -> dict[int, LiveReplica]:
         while True:
             started = self._tools.clock()
-            replicas = self._choose_now(self._avoided) or self._choose_now(set())
+            replicas = self._choose_now()
             if replicas is not None:
                 self._tools.metrics.observe_scheduling((self._tools.clock() - started) / 1000)
                 return replicas
             left_ms = self.remaining_ms()
-            if left_ms <= 0:
+            if left_ms <= 0 or self._serving.deployment.state == "failed":
                 raise self._never_ready()
             await self._serving.wait_for_change(left_ms / 1000)
             self._avoided.clear()
 
-    def _choose_now(self, avoided: set[str]) -> dict[int, LiveReplica] | None:
+    def _choose_now(self) -> dict[int, LiveReplica] | None:
+        """A route around the avoided nodes; a slice that nobody else holds goes back to them."""
         offered: list[list[Candidate]] = []
         for index in self._shape.slices:
-            offered.append(
-                [
-                    Candidate(node_id, replica.inflight, replica.mean_ms, health, replica.is_local)
-                    for node_id, replica in self._serving.replicas(index).items()
-                    if node_id not in avoided
-                    and (health := self._tools.health_of(node_id)) is not None
-                ]
-            )
-            if not offered[-1]:
+            candidates = [
+                Candidate(node_id, replica.inflight, replica.mean_ms, health, replica.is_local)
+                for node_id, replica in self._serving.replicas(index).items()
+                if (health := self._tools.health_of(node_id)) is not None
+            ]
+            if not candidates:
                 return None
+            others = [each for each in candidates if each.node_id not in self._avoided]
+            offered.append(others or candidates)
         try:
             nodes = choose_route(offered, self._tools.random)
         except CannotPlace:
@@ -170,11 +174,11 @@ class Request:
 
     def _never_ready(self) -> DinError:
         deployment = self._serving.deployment
-        if self._records:
+        if self._records and deployment.state != "failed":
             last = self._records[-1]
             return DeadlineExceeded(
-                f"no answer within {self._call.timeout_ms or TIMEOUT_MS_DEFAULT} ms after "
-                f"{len(self._records)} attempts; the last: {last.outcome}",
+                f"no answer within {self._deadline_ms - self._started_ms:.0f} ms after "
+                f"{self._attempts} attempts; the last: {last.outcome}",
                 hint="see `din node list` for the nodes and `din model inspect` for the replicas",
             )
         missing = [
@@ -192,6 +196,7 @@ class Request:
     # Trying.
 
     async def _attempt(self, replicas: dict[int, LiveReplica]) -> InferenceAnswer:
+        self._attempts += 1
         for replica in replicas.values():
             replica.inflight += 1
         try:
@@ -242,7 +247,7 @@ class Request:
         route = Route(self._serving.deployment.epoch, self._shape.is_adapted, tuple(nodes))
         attempt = Attempt(
             self._request_id,
-            len(self._records) + 1,
+            self._attempts,
             route,
             self._shape,
             self._call.outputs,
@@ -288,9 +293,10 @@ class Request:
             )
 
     def _record(self, replicas: dict[int, LiveReplica], outcome: str, started_ms: float) -> None:
+        del self._records[: -(RECORDS_KEPT_MAX - 1)]
         self._records.append(
             AttemptRecord(
-                attempt=len(self._records) + 1,
+                attempt=self._attempts,
                 nodes=tuple(
                     dict.fromkeys(self._tools.name_of(each.node_id) for each in replicas.values())
                 ),
@@ -312,18 +318,19 @@ class Request:
         is_random = self._shape.is_random and not self._call.is_retry_of_random_allowed
         if not ended.is_retryable or (is_random and not ended.is_busy):
             raise ended.error
+        self._failures += not ended.is_busy
         self._slice_failures += (
             isinstance(ended.error, ExecutionFailed) and not ended.is_node_suspect
         )
         is_out_of_attempts = (
-            len(self._records) >= ATTEMPTS_MAX or self._slice_failures >= SLICE_FAILURES_MAX
+            self._failures >= ATTEMPTS_MAX or self._slice_failures >= SLICE_FAILURES_MAX
         )
         if self.remaining_ms() <= 0 or (is_out_of_attempts and not ended.is_busy):
             raise ended.error
         self._avoided.update(ended.blamed)
         self._tools.metrics.count_retry()
         if ended.is_busy:
-            pause_s = min(BUSY_PAUSE_S * (1 + len(self._records)), self.remaining_ms() / 1000)
+            pause_s = min(BUSY_PAUSE_S * (1 + self._attempts), self.remaining_ms() / 1000)
             await asyncio.sleep(pause_s * (0.5 + self._tools.random.random()))
             if isinstance(ended.error, Busy) and self.remaining_ms() <= 0:
                 raise ended.error

@@ -39,6 +39,8 @@ class Serving:
         partition = deployment.partition
         self.raw = RouteShape(partition, is_adapted=False)
         self.adapted = RouteShape(partition, is_adapted=True) if partition.adapted_edges else None
+        self.is_retired = False
+        """A newer version took over, or the model was removed: it never becomes ready again."""
         self._live: list[dict[NodeId, LiveReplica]] = [{} for _ in partition.slices]
         self._changed = asyncio.Event()
 

@@ -123,6 +123,6 @@ class CapabilityIndex:
             if number >= len(flags):
                 grown = np.zeros(len(flags) * 2, dtype=np.bool_)
                 grown[: len(flags)] = flags
-                self._fits[wish] = flags = grown
+                self._fits[wish] = flags = grown  # noqa: PLW2901 - the array that holds the answer
             flags[number] = wish.is_met_by(capability)
         return number

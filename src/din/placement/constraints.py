@@ -112,7 +112,7 @@ def _memory_words(table: FleetTable, row: int, part: Slice, limit: float) -> Wor
     free = float(table.memory_mib_free[row])
     reserved = float(table.memory_mib_reserved[row])
     total = float(table.memory_mib_total[row])
-    known = f"{free:.0f} MiB free" if free == free else f"{total:.0f} MiB in total"
+    known = f"{free:.0f} MiB free" if free == free else f"{total:.0f} MiB in total"  # noqa: PLR0124 - NaN test
     detail = f"{known}, {reserved:.0f} MiB reserved"
     return Words(f"{table.memory_mib_room[row]:.0f} MiB", f"{part.memory_mib} MiB", detail)
 

@@ -52,7 +52,7 @@ def choose_route(
     before = ""
     for position, candidates in enumerate(offered):
         if excluded:
-            candidates = [each for each in candidates if each.node_id not in excluded]
+            candidates = [each for each in candidates if each.node_id not in excluded]  # noqa: PLW2901
         if not candidates:
             raise _nobody(position, names, excluded)
         before = (
@@ -67,7 +67,7 @@ def _best(candidates: Sequence[Candidate], before: str, random: Random) -> NodeI
     scores: list[float] = []
     for _, inflight, mean_ms, health, _ in candidates:
         if mean_ms is None:
-            mean_ms = cold = _mean(candidates) if cold is None else cold
+            mean_ms = cold = _mean(candidates) if cold is None else cold  # noqa: PLW2901
         scores.append((inflight + 1) * mean_ms * (1.0 + PENALTY * (1.0 - health)))
     limit = min(scores) * NEAR
     near = [each for each, score in zip(candidates, scores, strict=True) if score <= limit]

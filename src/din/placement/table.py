@@ -205,7 +205,7 @@ class FleetTable:
 
     def _set_room(self, row: int) -> None:
         free = self.memory_mib_free[row]
-        base = self.memory_mib_total[row] if free != free else free
+        base = self.memory_mib_total[row] if free != free else free  # noqa: PLR0124 - NaN test
         self.memory_mib_room[row] = base - self.memory_mib_reserved[row]
 
     def _new_row(self) -> int:

@@ -11,14 +11,15 @@ import os
 import platform
 import re
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
 from din.errors import UsageError
+from din.system import packages
 from din.system.accelerators import MIB, Accelerator, read_number, read_text
+from din.version import __version__
 from din.wire.registration import MODEL_BYTES_MAX, is_name
 
 ISA_FLAGS: Final = {
@@ -171,14 +172,12 @@ def cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
 
 def installed_versions() -> dict[str, str]:
     """Versions of DIN and of the engines that are installed, without importing them."""
-    found: dict[str, str] = {}
-    for word, names in {"din": ("din-network",), **DISTRIBUTIONS}.items():
-        for name in names:
-            try:
-                found[word] = metadata.version(name)[:32]
-                break
-            except metadata.PackageNotFoundError:
-                continue
+    found = {"din": __version__}
+    here = packages.installed_versions(tuple(each for v in DISTRIBUTIONS.values() for each in v))
+    for word, names in DISTRIBUTIONS.items():
+        version = next((here[name] for name in names if name in here), None)
+        if version is not None:
+            found[word] = version[:32]
     return found
 
 
