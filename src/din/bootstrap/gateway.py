@@ -114,6 +114,7 @@ async def _serve(
         limits=LinkLimits(body_bytes_max=config.result_bytes_max),
         report=log,
     )
+    stack.push_async_callback(links.wait_closed)
     stack.callback(links.close)
     reach.listen(links)
     await gateway.start()
