@@ -1,0 +1,305 @@
+import json
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import din
+from din.client.arrays import decode_array, encode_array, encode_request
+from din.client.http import Connection
+from din.domain.views import RegisterModel
+from din.errors import (
+    BadTensor,
+    Busy,
+    CannotPlace,
+    DeadlineExceeded,
+    Internal,
+    NotFound,
+    TooLarge,
+    Unreachable,
+    UsageError,
+)
+from tests.client.fake_gateway import FakeGateway, Reply, Seen, failing
+
+STEP = {"node": "edge-gpu-01", "phase": "backbone", "latency_ms": 18.3, "gpu_util": None}
+
+
+def adapted(_: Seen) -> Reply:
+    body = {
+        "request_id": "req-8a3f2b1c",
+        "status": "completed",
+        "result": {"boxes": [[1.0, 2.0, 3.0, 4.0]], "scores": [0.9], "labels": ["face"]},
+        "model_id": "centerface",
+        "version": "1",
+        "execution_trace": [STEP],
+    }
+    return Reply(200, json.dumps(body).encode())
+
+
+def echo(seen: Seen) -> Reply:
+    """Each input comes back as an output, byte by byte."""
+    size = int(seen.headers["inference-header-content-length"])
+    request = json.loads(seen.body[:size])
+    head = {
+        "model_name": "m",
+        "model_version": "1",
+        "parameters": {"execution_trace": json.dumps([STEP])},
+        "outputs": request["inputs"],
+    }
+    encoded = json.dumps(head).encode()
+    headers = {"Inference-Header-Content-Length": str(len(encoded)), "din-request-id": "req-1"}
+    return Reply(200, encoded + seen.body[size:], headers)
+
+
+def test_a_photo_is_sent_as_it_is_and_boxes_come_back(fake: FakeGateway, tmp_path: Path) -> None:
+    fake.routes["POST", "/infer"] = adapted
+    photo = tmp_path / "photo.jpg"
+    photo.write_bytes(b"\xff\xd8photo")
+    with din.Client(fake.url) as client:
+        for given in (photo, str(photo), b"\xff\xd8photo", bytearray(b"\xff\xd8photo")):
+            answer = client.infer("center face/\u7f51", given, timeout_ms=700)
+            assert fake.seen[-1].body == b"\xff\xd8photo"
+    assert answer.result["boxes"] == [[1.0, 2.0, 3.0, 4.0]]
+    assert answer.execution_trace[0].node == "edge-gpu-01"
+    assert answer.execution_trace[0].gpu_util is None
+    assert fake.seen[-1].path == "/infer?model=center+face%2F%E7%BD%91&timeout_ms=700"
+    assert fake.seen[-1].headers["content-type"] == "application/octet-stream"
+
+
+def test_one_connection_serves_many_requests(fake: FakeGateway) -> None:
+    with din.Client(fake.url) as client:
+        for _ in range(5):
+            client.nodes()
+        sock = client._connection._http.sock
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+    assert fake.connections == 1
+
+
+ARRAYS: dict[str, Any] = {
+    "plain": np.arange(12, dtype=np.float32).reshape(3, 4),
+    "transposed": np.arange(12, dtype=np.float32).reshape(3, 4).T,
+    "strided": np.arange(24, dtype=np.int16)[::3],
+    "byte-swapped": np.arange(6, dtype=">f8"),
+    "fortran": np.asfortranarray(np.arange(6, dtype=np.int64).reshape(2, 3)),
+    "zero-size": np.zeros((2, 0, 3), dtype=np.float32),
+    "scalar": np.float32(3.5),
+    "bool": np.array([True, False]),
+    "half": np.array([1.5, -2.0], dtype=np.float16),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_of_any_layout_arrive_with_equal_values(fake: FakeGateway, name: str) -> None:
+    """T37, T38."""
+    fake.routes["POST", "/v2/models/m/infer"] = echo
+    wanted = np.asarray(ARRAYS[name])
+    with din.Client(fake.url) as client:
+        answer = client.infer("m", {"x": wanted})
+    given = answer.outputs["x"]
+    assert given.shape == wanted.shape
+    assert np.array_equal(given, wanted)
+    assert given.dtype == wanted.dtype.newbyteorder("<")
+    assert answer.request_id == "req-1"
+    assert answer.execution_trace[0].phase == "backbone"
+
+
+@pytest.mark.parametrize(
+    "elements", [[], ["", ""], ["a", "", "\u7f51"], [b"\x00\xff", b""]], ids=str
+)
+def test_bytes_make_an_exact_round_trip(fake: FakeGateway, elements: list[Any]) -> None:
+    """T39."""
+    fake.routes["POST", "/v2/models/m/infer"] = echo
+    array = np.empty(len(elements), dtype=object)
+    array[:] = elements
+    with din.Client(fake.url) as client:
+        given = client.infer("m", {"x": array}).outputs["x"]
+    assert given.tolist() == [e.encode() if isinstance(e, str) else e for e in elements]
+
+
+def test_bfloat16_keeps_its_bits_and_its_word() -> None:
+    """T36."""
+    raw = np.array([0x3F80, 0xC000], dtype="<u2").tobytes()
+    given = decode_array("x", "BF16", (2,), memoryview(raw))
+    assert given.tobytes() == raw
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    word, sent = encode_array("x", np.array([1.0, -2.0], dtype=ml_dtypes.bfloat16))
+    assert (word, bytes(sent)) == ("BF16", raw)
+
+
+def test_an_array_without_a_datatype_is_refused() -> None:
+    with pytest.raises(BadTensor, match="complex128"):
+        encode_array("x", np.zeros(2, dtype=np.complex128))
+    with pytest.raises(BadTensor, match="element 0 is int"):
+        encode_array("x", np.array([3], dtype=object))
+
+
+def test_wanted_outputs_and_deadline_are_in_the_request() -> None:
+    body = encode_request({"x": np.zeros(2, np.float32)}, ["y"], "mine", {"timeout_ms": 5})
+    head = json.loads(body.pieces[0])
+    assert head["id"] == "mine"
+    assert head["outputs"] == [{"name": "y", "parameters": {"binary_data": True}}]
+    assert head["parameters"] == {"binary_data_output": True, "timeout_ms": 5}
+    assert body.nbytes == body.json_nbytes + 8
+
+
+def test_one_array_goes_to_the_only_input(fake: FakeGateway) -> None:
+    fake.routes["POST", "/v2/models/centerface/infer"] = echo
+    with din.Client(fake.url) as client:
+        answer = client.infer("centerface", np.zeros(3, np.float32))
+    assert list(answer.outputs) == ["input.1"]
+
+
+def test_an_answer_whose_sizes_lie_is_an_internal_error() -> None:
+    with pytest.raises(Internal, match="came with 3 bytes"):
+        decode_array("x", "FP32", (1,), memoryview(b"abc"))
+    with pytest.raises(Internal, match="cut short"):
+        decode_array("x", "BYTES", (1,), memoryview(b"\xff\x00\x00\x00a"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [BadTensor("a", hint="b"), CannotPlace("a"), Busy("a"), TooLarge("a"), DeadlineExceeded("a")],
+    ids=lambda each: type(each).__name__,
+)
+def test_errors_of_the_gateway_come_out_as_themselves(fake: FakeGateway, error: Any) -> None:
+    fake.routes["GET", "/api/v1/nodes"] = failing(error)
+    with din.Client(fake.url) as client, pytest.raises(type(error)) as caught:
+        client.nodes()
+    assert (caught.value.message, caught.value.hint) == (error.message, error.hint)
+
+
+def test_an_oip_error_is_read_from_its_sibling_key(fake: FakeGateway) -> None:
+    body = {"error": "text", "din": {"code": "DIN-110", "message": "wrong dtype", "hint": "h"}}
+    fake.routes["POST", "/v2/models/m/infer"] = lambda _: Reply(400, json.dumps(body).encode())
+    with din.Client(fake.url) as client, pytest.raises(BadTensor, match="wrong dtype"):
+        client.infer("m", {"x": np.zeros(1, np.float32)})
+
+
+def test_an_answer_of_something_else_is_told_apart(fake: FakeGateway) -> None:
+    fake.routes["GET", "/api/v1/nodes"] = lambda _: Reply(500, b"<html>proxy</html>")
+    with din.Client(fake.url) as client, pytest.raises(Internal, match="without an error of DIN"):
+        client.nodes()
+    fake.routes["GET", "/api/v1/nodes"] = lambda _: Reply(200, b'{"items": 3}')
+    with din.Client(fake.url) as client, pytest.raises(Internal, match="this version of DIN"):
+        client.nodes()
+
+
+def test_no_gateway_is_said_with_its_address_and_what_to_do() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        with din.Client(url) as client, pytest.raises(Unreachable) as caught:
+            client.nodes()
+    assert caught.value.message.startswith(f"no gateway answered at {url} in 2 s")
+    assert "din up" in caught.value.hint
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:99999", "http://x:port"])
+def test_a_url_that_cannot_be_meant_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="is not usable"):
+        Connection(url)
+
+
+def test_a_get_on_a_connection_that_died_is_sent_again_once(fake: FakeGateway) -> None:
+    good = fake.routes["GET", "/api/v1/nodes"]
+    with din.Client(fake.url) as client:
+        client.nodes()
+        answers = iter([lambda _: Reply(0, None), good])
+        fake.routes["GET", "/api/v1/nodes"] = lambda seen: next(answers)(seen)
+        assert len(client.nodes().items) == 2
+        fake.routes["GET", "/api/v1/nodes"] = lambda _: Reply(0, None)
+        before = len(fake.seen)
+        with pytest.raises(Unreachable, match="broke"):
+            client.nodes()
+    assert len(fake.seen) - before == 2
+
+
+def test_a_registration_is_never_sent_twice(fake: FakeGateway) -> None:
+    fake.routes["POST", "/api/v1/models"] = lambda _: Reply(0, None)
+    with din.Client(fake.url) as client:
+        client.nodes()
+        with pytest.raises(Unreachable):
+            client.register(RegisterModel(model_id="m", source_sha256="00"))
+    assert sum(seen.method == "POST" for seen in fake.seen) == 1
+
+
+def test_a_gateway_that_does_not_answer_in_time_is_a_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        connection = Connection(f"127.0.0.1:{port}")
+        with pytest.raises(DeadlineExceeded, match=r"no answer in 0\.05 s"):
+            connection.request("GET", "/", timeout_ms=50)
+        connection.close()
+
+
+def test_a_refusal_that_comes_before_the_body_was_read_is_heard() -> None:
+    body = b'{"error":{"code":"DIN-140","message":"too large","hint":""}}'
+    head = b"HTTP/1.1 413 X\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+
+    def refuse(server: socket.socket) -> None:
+        peer, _ = server.accept()
+        with peer:
+            peer.recv(1024)
+            peer.sendall(head + body)
+            peer.shutdown(socket.SHUT_WR)
+            while peer.recv(65536):
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=refuse, args=(server,))
+        thread.start()
+        with (
+            din.Client(f"http://127.0.0.1:{server.getsockname()[1]}") as client,
+            pytest.raises(TooLarge, match="too large"),
+        ):
+            client.infer("m", bytes(4_000_000))
+        thread.join()
+
+
+def test_bytes_that_the_store_has_are_not_sent(fake: FakeGateway, tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"model" * 100_000)
+    shown: list[tuple[int, int]] = []
+    with din.Client(fake.url) as client:
+        import hashlib
+
+        sha256 = hashlib.sha256(model.read_bytes()).hexdigest()
+        target = f"/api/v1/artifacts/{sha256}"
+        fake.routes["PUT", target] = lambda _: Reply(201, b"{}")
+        assert client.upload(model, lambda sent, total: shown.append((sent, total))) == sha256
+        assert fake.seen[-1].body == model.read_bytes()
+        assert shown[-1] == (500_000, 500_000)
+        fake.routes["HEAD", target] = lambda _: Reply(200, b"")
+        client.upload(model)
+    assert [seen.method for seen in fake.seen] == ["HEAD", "PUT", "HEAD"]
+
+
+def test_the_control_calls_decode_what_they_get(fake: FakeGateway) -> None:
+    with din.Client(fake.url) as client:
+        assert client.gateway().cluster == "test"
+        assert client.node("edge-gpu-01").profile is not None
+        assert client.models().items[0].model_id == "centerface"
+        assert client.model("centerface").manifest is not None
+        assert client.plan("centerface").placements[0].node == "edge-gpu-01"
+        assert client.traces(2).items[0].request_id == "req-8a3f2b1c"
+        assert client.trace("req-8a3f2b1c").status == "completed"
+        assert client.remove("centerface").model_id == "centerface"
+        assert client.drain("3f9a000000000001").status == "draining"
+        with pytest.raises(NotFound):
+            client.trace("nope")
+
+
+def test_the_gateway_comes_from_the_environment(
+    fake: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIN_GATEWAY", fake.url)
+    with din.Client() as client:
+        assert client.url == fake.url
+
+
+def test_a_file_that_is_not_there_is_the_callers_mistake(fake: FakeGateway) -> None:
+    with din.Client(fake.url) as client, pytest.raises(UsageError, match="cannot be read"):
+        client.infer("m", "/nowhere/photo.jpg")
