@@ -43,8 +43,11 @@ class GatewayService:
         holding = gateway.deployer.holding(serving)
         assert holding is not None, "a serving deployment has its holding"
         known = holding.known(gateway.fleet.is_routable, gateway.effects.clock())
-        return gateway.fleet.plan(
+        plan = gateway.fleet.plan(
             known, is_explained=True, slices=serving.shape(is_adapted=is_adapted).slices
+        )
+        return msgspec.structs.replace(
+            plan, placements=tuple(holding.explained(each) for each in plan.placements)
         )
 
     def manifest(self, model_id: str, version: str | None = None) -> ModelManifest:

@@ -19,7 +19,6 @@ from din.artifacts.files import ArtifactFolder
 from din.discovery.admission import Terms
 from din.discovery.membership import Membership
 from din.domain.node import NodeId
-from din.domain.views import RegisterModel
 from din.errors import DinError
 from din.gateway.carving import Carving
 from din.gateway.deployer import Deployer
@@ -198,22 +197,22 @@ class Gateway:
         self._spawn(self.models.became_ready(serving))
 
     def _model_too_large(self, record: ModelRecord, needed_mib: int) -> None:
-        self._spawn(self._cut_to_fit(record.order, needed_mib))
+        self._spawn(self._cut_to_fit(record, needed_mib))
 
-    async def _cut_to_fit(self, order: RegisterModel, needed_mib: int) -> None:
+    async def _cut_to_fit(self, record: ModelRecord, needed_mib: int) -> None:
         """No node holds the whole: cut it so that the roomiest node holds each slice."""
         room_mib = self.fleet.roomiest_mib()
+        model_id = record.manifest.model_id
         if room_mib <= 0 or room_mib >= needed_mib:
             return
         try:
-            record = await self.models.register(order, room_mib)
+            cut = await self.models.cut_to_fit(record, room_mib)
         except DinError as error:
-            self.effects.report("cut refused", model=order.model_id, reason=error.message)
-            self.deployer.refuse(order.model_id, error)
+            self.effects.report("cut refused", model=model_id, reason=error.message)
+            self.deployer.refuse(model_id, error)
             return
-        self.effects.report(
-            "cut to fit", model=order.model_id, slices=len(record.partition.slices), mib=room_mib
-        )
+        count = len(cut.partition.slices)
+        self.effects.report("cut to fit", model=model_id, slices=count, mib=room_mib)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

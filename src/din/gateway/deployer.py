@@ -243,6 +243,7 @@ class Deployer:
 
     def _follow(self, holding: Holding, plan: Plan) -> None:
         holding.plan = plan
+        holding.chosen(plan.placements)
         fresh = [
             (placement.slice_index, placement.node_id)
             for placement in plan.placements

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -11,11 +11,13 @@ from msgspec.structs import replace
 from din.domain.deployment import Replica
 from din.domain.model import Partition, Slice
 from din.domain.node import NodeId
-from din.domain.plan import Plan
+from din.domain.plan import Placement, Plan
 from din.errors import CannotPlace, DinError
 from din.gateway.models import ModelRecord
 from din.gateway.serving import Serving
 
+KEPT: Final = "kept"
+"""The planner's word for a replica that stays where it is."""
 RETRY_AFTER_MS: Final = 2_000.0
 RETRY_AFTER_MS_MAX: Final = 120_000.0
 
@@ -56,6 +58,7 @@ class Holding:
         self._ready: set[tuple[int, NodeId]] = set()
         self._troubles: dict[tuple[int, NodeId], _Trouble] = {}
         self._undialable: set[tuple[NodeId, NodeId]] = set()
+        self._reasons: dict[tuple[int, NodeId], str] = {}
 
     @property
     def partition(self) -> Partition:
@@ -63,6 +66,12 @@ class Holding:
         return self.record.partition
 
     # Changing.
+
+    def chosen(self, placements: Iterable[Placement]) -> None:
+        """Remember why the planner chose each node: later plans say only that it is kept."""
+        for each in placements:
+            if each.reason != KEPT:
+                self._reasons[each.slice_index, each.node_id] = each.reason
 
     def assign(self, index: int, node_id: NodeId, now_ms: float) -> None:
         """A node is asked to load a slice."""
@@ -99,6 +108,17 @@ class Holding:
         self._undialable = {pair for pair in self._undialable if node_id not in pair}
 
     # Asking.
+
+    def explained(self, placement: Placement) -> Placement:
+        """A placement with the reason for which its node was chosen at first."""
+        key = (placement.slice_index, placement.node_id)
+        reason = self._reasons.get(key, placement.reason) if placement.reason == KEPT else None
+        expected_ms = placement.expected_ms
+        return replace(
+            placement,
+            reason=reason or placement.reason,
+            expected_ms=None if expected_ms is None else round(expected_ms, 3),
+        )
 
     def has(self, index: int, node_id: NodeId) -> bool:
         """Whether the node holds the slice or is loading it."""

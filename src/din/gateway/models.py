@@ -139,44 +139,71 @@ class ModelBook:
 
     # Changing.
 
-    async def register(
-        self, order: RegisterModel, memory_mib_max: int | None = None
-    ) -> ModelRecord:
-        """Carve and deploy; with `memory_mib_max` DIN cuts so that each slice fits that much.
-
-        Raises UsageError and its children for what the order asks, NotFound when the bytes were
-        not uploaded.
-        """
+    async def register(self, order: RegisterModel) -> ModelRecord:
+        """Carve and deploy. Raises UsageError and its children for what the order asks, NotFound
+        when the bytes were not uploaded."""
         model_id = normal_model_id(order.model_id)
         _check_counts(order)
         known = self._records.get(model_id, {})
         if not known and len(self._records) >= MODELS_MAX:
             raise TooLarge(f"{MODELS_MAX} models are registered, the limit of a gateway")
-        digest = hashlib.sha256(msgspec.json.encode((order, memory_mib_max), order="sorted"))
+        digest = hashlib.sha256(msgspec.json.encode(order, order="sorted")).hexdigest()
         for record in known.values():
-            if record.order_sha256 == digest.hexdigest() and self._is_served(record):
+            if record.order_sha256 == digest and self._is_served(record):
                 return record
+        version = str(int(_newest(known)) + 1) if known else "1"
+        record = await self._build(order, model_id, version, digest, None)
+        if not order.is_dry_run:
+            await self._keep(record)
+        return record
+
+    async def cut_to_fit(self, record: ModelRecord, memory_mib_max: int) -> ModelRecord:
+        """Put a version that no node can hold into slices of at most that much memory each.
+
+        The version stays: what changes is how it is deployed. Raises BadStrategy when even one
+        operator does not fit, NotFound when the version was removed meanwhile.
+        """
+        manifest = record.manifest
+        cut = await self._build(
+            record.order, manifest.model_id, manifest.version, record.order_sha256, memory_mib_max
+        )
+        if self.record(manifest.model_id, manifest.version) is not record:
+            raise NotFound(f"model {manifest.model_id!r} was changed meanwhile")
+        old = self._servings.pop((manifest.model_id, manifest.version), None)
+        await self._keep(cut)
+        if old is not None:
+            assert self._deployer is not None, "connect() comes first"
+            await self._deployer.retire(old)
+        return cut
+
+    async def _build(
+        self,
+        order: RegisterModel,
+        model_id: str,
+        version: str,
+        digest: str,
+        memory_mib_max: int | None,
+    ) -> ModelRecord:
         before, after = _adapter(order.before, "before"), _adapter(order.after, "after")
         carved = await self._carve(order, memory_mib_max)
         partition = build_partition(carved, before, after)
-        version = str(int(_newest(known)) + 1) if known else "1"
-        manifest = _manifest(order, model_id, version, carved, partition, memory_mib_max)
         number = await self._store.put(f"registrations/{model_id}", version.encode())
-        record = ModelRecord(
-            manifest=manifest,
+        return ModelRecord(
+            manifest=_manifest(order, model_id, version, carved, partition, memory_mib_max),
             partition=partition,
             cuts=carved.cuts,
             order=order,
-            order_sha256=digest.hexdigest(),
+            order_sha256=digest,
             number=number,
             warnings=carved.warnings,
             notes=_notes(memory_mib_max, partition),
         )
-        if not order.is_dry_run:
-            await self._store.put(_key(record), msgspec.json.encode(record))
-            self._records.setdefault(model_id, {})[version] = record
-            await self._deploy(record)
-        return record
+
+    async def _keep(self, record: ModelRecord) -> None:
+        await self._store.put(_key(record), msgspec.json.encode(record))
+        manifest = record.manifest
+        self._records.setdefault(manifest.model_id, {})[manifest.version] = record
+        await self._deploy(record)
 
     async def became_ready(self, serving: Serving) -> None:
         """A version is ready: older ones of the same model retire and are forgotten."""

@@ -146,10 +146,18 @@ def _left_out(part: Slice, table: FleetTable) -> Callable[[int], Rejection]:
 
 def _outscored(question: _Question) -> Callable[[int], Rejection]:
     part, table, policy, chosen, _, times = question
-    factor = load_factor(table, policy)
+    rows = table.rows()
+    # All rows at once: a node without a measurement takes the mean of the others.
+    scores = dict(
+        zip(
+            rows.tolist(),
+            times_ms(table, rows, part, times) * load_factor(table, policy)[rows],
+            strict=True,
+        )
+    )
 
     def score(row: int) -> float:
-        return float(times_ms(table, np.array([row]), part, times)[0] * factor[row])
+        return float(scores[row])
 
     best = min((score(table.row(each)) for each in chosen if each in table), default=0.0)
 
