@@ -74,6 +74,10 @@ def whole_model(path: Path, tensor: Any, *, is_optimised: bool) -> dict[str, Any
     del model.graph.value_info[:]
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
+    weights = {each.name for each in model.graph.initializer}
+    real = [each for each in model.graph.input if each.name not in weights]
+    del model.graph.input[:]
+    model.graph.input.extend(real)
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
