@@ -151,6 +151,10 @@ class Gateway:
             self.direct.drop_node(node_id)
             self.relay.node_down(node_id, reason)
 
+    def evicted(self, node_id: NodeId, session: int, reason: str) -> None:
+        """A session that is not, or no longer, registered: its link makes no sense."""
+        self.links.close_session(node_id, session, reason)
+
     def promised_mib(self, node_id: NodeId) -> int:
         """Memory promised to slices there."""
         return self.deployer.promised_mib(node_id)
@@ -170,9 +174,10 @@ class Gateway:
     # links.LinkEvents.
 
     def link_opened(self, node_id: NodeId, session: int, link_id: int) -> None:
-        """A node dialled: it is reachable, and is told again what it shall hold."""
-        self.fleet.link_opened(node_id, session, link_id)
+        """A node dialled: it is reachable, and is told again what it shall hold. That comes first,
+        so that what an earlier session held does not count for a moment."""
         self.deployer.node_connected(node_id)
+        self.fleet.link_opened(node_id, session, link_id)
 
     def link_closed(
         self, node_id: NodeId, session: int, link_id: int, reason: str, *, is_orderly: bool
@@ -196,15 +201,17 @@ class Gateway:
     def _model_ready(self, serving: Serving) -> None:
         self._spawn(self.models.became_ready(serving))
 
-    def _model_too_large(self, record: ModelRecord, needed_mib: int) -> None:
-        self._spawn(self._cut_to_fit(record, needed_mib))
+    def _model_too_large(self, record: ModelRecord, needed_mib: int) -> bool:
+        """No node holds the whole: cut it so that the roomiest node holds each slice. False = not
+        now, ask again."""
+        room_mib = self.fleet.roomiest_mib() // record.manifest.workers
+        if not 0 < room_mib < needed_mib:
+            return False
+        self._spawn(self._cut_to_fit(record, room_mib))
+        return True
 
-    async def _cut_to_fit(self, record: ModelRecord, needed_mib: int) -> None:
-        """No node holds the whole: cut it so that the roomiest node holds each slice."""
-        room_mib = self.fleet.roomiest_mib()
+    async def _cut_to_fit(self, record: ModelRecord, room_mib: int) -> None:
         model_id = record.manifest.model_id
-        if room_mib <= 0 or room_mib >= needed_mib:
-            return
         try:
             cut = await self.models.cut_to_fit(record, room_mib)
         except DinError as error:

@@ -32,6 +32,9 @@ from din.wire.messages import Prepare, Prepared, PrepareFailed, Unload
 RECONCILE_SECONDS: Final = 1.0
 PREPARE_MS_MAX: Final = 120_000
 """A node that has not loaded a slice by then is given up for this slice."""
+LEFT_NODES_MAX: Final = 1_000
+LEFT_EPOCHS_MAX: Final = 256
+"""Deployments to be unloaded when an absent node returns: more are the node's to find out."""
 
 Report = Callable[..., None]
 
@@ -84,8 +87,11 @@ class Deployer:
         self._holdings: dict[Epoch, Holding] = {}
         self._wake = asyncio.Event()
         self.on_ready: Callable[[Serving], None] = lambda serving: None
-        self.on_too_large: Callable[[ModelRecord, int], None] = lambda record, memory_mib: None
-        """Called once when no node can hold a model that the user did not cut."""
+        self.on_too_large: Callable[[ModelRecord, int], bool] = lambda record, memory_mib: False
+        """Asked when no node can hold a model that the user did not cut (with the MiB that one
+        worker of it needs), until it says that it takes care."""
+        self._left: dict[NodeId, set[Epoch]] = {}
+        """What nodes may still hold that could not be told to unload it."""
 
     # models.Deploying.
 
@@ -109,8 +115,7 @@ class Deployer:
         if holding is None:
             return
         for node_id in holding.nodes():
-            self._sender.send(node_id, Unload(serving.deployment.epoch))
-            serving.drop_node(node_id)
+            self._drop(holding, node_id)
         serving.is_retired = True
         serving.deployment = replace(serving.deployment, state="failed", reason="it was removed")
         serving.notify()
@@ -147,6 +152,10 @@ class Deployer:
                 holding.assign(index, node_id, self._clock())
                 holding.serving.drop(index, node_id)
                 self._prepare(holding, index, node_id)
+        for epoch in self._left.pop(node_id, ()):
+            holding = self._holdings.get(epoch)
+            if holding is None or not holding.indexes_on(node_id):
+                self._sender.send(node_id, Unload(epoch))
         self.look()
 
     def node_gone(self, node_id: NodeId, *, is_final: bool) -> None:
@@ -154,7 +163,7 @@ class Deployer:
         for holding in self._holdings.values():
             holding.serving.drop_node(node_id)
             if is_final:
-                holding.forget_node(node_id)
+                self._drop(holding, node_id)
             self._settle(holding)
         self.look()
 
@@ -178,6 +187,8 @@ class Deployer:
             self._sender.send(node_id, Unload(message.epoch))
             return
         if not holding.loaded(message.slice_index, node_id, message.undialable):
+            # It was given up meanwhile: the memory may be promised to others.
+            self._sender.send(node_id, Unload(message.epoch, message.slice_index))
             return
         if self._fleet.is_routable(node_id):
             holding.serving.add(message.slice_index, node_id, is_local=self._is_local(node_id))
@@ -187,14 +198,16 @@ class Deployer:
     def prepare_failed(self, node_id: NodeId, message: PrepareFailed) -> None:
         """A node could not load a slice."""
         holding = self._holdings.get(message.epoch)
-        if holding is None:
+        if holding is None or not holding.has(message.slice_index, node_id):
             return
+        holding.serving.drop(message.slice_index, node_id)
         error = error_of_code(message.code, message.message, message.hint)
         holding.failed(message.slice_index, node_id, error, self._clock())
         self._report("slice not loaded", node=node_id, reason=error.message)
         if isinstance(error, BadModel):
             holding.hint = error.hint
             self._set_state(holding, "failed", error.message)
+        self._settle(holding)
         self._fleet.memory_changed()
         self.look()
 
@@ -202,8 +215,9 @@ class Deployer:
         """A model that cannot be cut to fit either: say so where people look."""
         for holding in self._holdings.values():
             if holding.record.manifest.model_id == model_id:
-                holding.hint = error.hint
+                holding.cut_refusal = error
                 self._settle(holding, error.message)
+                self.look()
 
     async def run(self) -> None:
         """Reconcile for ever."""
@@ -214,7 +228,11 @@ class Deployer:
                 pass
             self._wake.clear()
             for holding in list(self._holdings.values()):
-                self._reconcile(holding)
+                try:
+                    self._reconcile(holding)
+                except Exception as fault:  # one broken deployment must not stop the others
+                    name = holding.record.manifest.model_id
+                    self._report("deployment not reconciled", model=name, fault=repr(fault))
 
     # Reconciling one deployment.
 
@@ -228,8 +246,7 @@ class Deployer:
             holding.failed(index, node_id, error, now_ms)
         for node_id in holding.nodes():
             if not self._fleet.is_member(node_id):
-                holding.forget_node(node_id)
-                holding.serving.drop_node(node_id)
+                self._drop(holding, node_id)
         known = holding.known(self._fleet.is_routable, now_ms)
         if known.is_satisfied:
             self._settle(holding)
@@ -260,12 +277,14 @@ class Deployer:
         self._settle(holding)
 
     def _refused(self, holding: Holding, refusal: CannotPlace) -> None:
-        holding.hint = refusal.hint
-        self._settle(holding, refusal.message)
+        cut = holding.cut_refusal
+        holding.hint = refusal.hint if cut is None else cut.hint
+        self._settle(
+            holding, refusal.message if cut is None else f"{refusal.message}\n{cut.message}"
+        )
         needed = max((part.memory_mib for part in holding.partition.slices), default=0)
         if holding.may_be_cut and holding.is_only_memory(refusal):
-            holding.may_be_cut = False
-            self.on_too_large(holding.record, needed)
+            holding.may_be_cut = not self.on_too_large(holding.record, needed)
 
     def _prepare(self, holding: Holding, index: int, node_id: NodeId) -> None:
         deployment = holding.serving.deployment
@@ -282,8 +301,28 @@ class Deployer:
             {each: self._fleet.addresses(each) for each in holding.nodes()},
             PREPARE_MS_MAX,
         )
-        if not self._sender.send(node_id, message):
+        try:
+            is_sent = self._sender.send(node_id, message)
+        except DinError as error:  # too many edges or peers for one frame: no node will take it
+            holding.failed(index, node_id, error, self._clock())
+            is_sent = False
+        if not is_sent:
             self._report("slice not sent", node=node_id, slice=partition.slices[index].name)
+
+    def _drop(self, holding: Holding, node_id: NodeId) -> None:
+        """A node shall hold nothing of a deployment any more."""
+        if not holding.indexes_on(node_id):
+            return
+        epoch = holding.serving.deployment.epoch
+        holding.forget_node(node_id)
+        holding.serving.drop_node(node_id)
+        if self._sender.send(node_id, Unload(epoch)):
+            return
+        while node_id not in self._left and len(self._left) >= LEFT_NODES_MAX:
+            del self._left[next(iter(self._left))]
+        epochs = self._left.setdefault(node_id, set())
+        if len(epochs) < LEFT_EPOCHS_MAX:
+            epochs.add(epoch)
 
     def _settle(self, holding: Holding, refusal: str = "") -> None:
         """Set the state from what is ready, and tell who waits."""

@@ -66,6 +66,10 @@ class FleetListener(Protocol):
         """A node is not routable; finally = lost, draining or a newer session."""
         ...
 
+    def evicted(self, node_id: NodeId, session: int, reason: str) -> None:
+        """Links of this session are to be closed: the node dials again once it is registered."""
+        ...
+
     def promised_mib(self, node_id: NodeId) -> int:
         """Memory promised to slices there."""
         ...
@@ -102,6 +106,7 @@ class Fleet:
         self._listener: FleetListener | None = None
         self._scores: dict[NodeId, float] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
         self.heartbeats = 0
 
     def connect(self, listener: FleetListener) -> None:
@@ -256,9 +261,11 @@ class Fleet:
     # Membership's orders.
 
     def _handle(self, event: MembershipEvent) -> tuple[MembershipInstruction, ...]:
-        orders = self._membership.handle(self._now_ms(), event)
-        self._perform(orders)
-        self._arm()
+        try:
+            orders = self._membership.handle(self._now_ms(), event)
+            self._perform(orders)
+        finally:
+            self._arm()  # whatever happened: without the timer no node would ever be lost again
         return orders
 
     def _perform(self, orders: tuple[MembershipInstruction, ...]) -> None:
@@ -278,8 +285,8 @@ class Fleet:
                 case PublishForgotten(node_id=node_id):
                     if node_id in self._table:
                         self._table.remove(node_id)
-                case EvictSession(node_id=node_id, reason=reason):
-                    self._unusable(node_id, reason, is_final=False)
+                case EvictSession(node_id=node_id, session=session, reason=reason):
+                    self._evict(node_id, session, reason)
                 case RecordHealth(node_id=node_id, health=health, health_score=score):
                     self._record(node_id, health, score)
                 case RecordScore(node_id=node_id, health_score=score):
@@ -307,6 +314,13 @@ class Fleet:
             self._listener.node_usable(node_id)
         else:
             self._unusable(node_id, order.reason, is_final=order.status == "draining")
+
+    def _evict(self, node_id: NodeId, session: int, reason: str) -> None:
+        assert self._listener is not None, "connect() comes first"
+        member = self._membership.member(node_id)
+        if member is None or member.status != "ready" or member.profile.session == session:
+            self._unusable(node_id, reason, is_final=False)
+        self._listener.evicted(node_id, session, reason)
 
     def _unusable(self, node_id: NodeId, reason: str, *, is_final: bool) -> None:
         was_routable = self._scores.pop(node_id, None) is not None
@@ -355,11 +369,12 @@ class Fleet:
         if self._timer is not None:
             self._timer.cancel()
         wakeup_ms = self._membership.next_wakeup_ms()
-        if wakeup_ms is not None:
+        if wakeup_ms is not None and not self._is_closed:
             delay_s = max(wakeup_ms - self._clock(), 0.0) / 1000 + 0.001
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._handle, Woke())
 
     def close(self) -> None:
-        """Stop the timer."""
+        """Stop the timer for good."""
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

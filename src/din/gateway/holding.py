@@ -52,6 +52,8 @@ class Holding:
         self.serving = serving
         self.plan: Plan | None = None
         self.hint = ""
+        self.cut_refusal: DinError | None = None
+        """Why DIN could not cut it to fit either."""
         self.may_be_cut = not record.order.partition_points and not record.manifest.is_cut_by_din
         self._assigned: dict[tuple[int, NodeId], float] = {}
         """(slice, node) -> when it was asked for."""
@@ -101,7 +103,7 @@ class Holding:
 
     def forget_node(self, node_id: NodeId) -> None:
         """A node is gone for good."""
-        for table in (self._assigned, self._troubles):
+        for table in (self._assigned, self._troubles, self._reasons):
             for key in [key for key in table if key[1] == node_id]:
                 del table[key]
         self._ready = {key for key in self._ready if key[1] != node_id}

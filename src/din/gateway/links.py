@@ -96,6 +96,12 @@ class NodeLinks:
         link = self._links.get(node_id)
         return link is not None and link.send(message, body)
 
+    def close_session(self, node_id: str, session: int, reason: str) -> None:
+        """Close the link of one session of a node; another session's is left alone."""
+        link = self._links.get(node_id)
+        if link is not None and link.peer_session == session:
+            link.close(reason)
+
     # transport.link.LinkHandler.
 
     def on_open(self, link: Link) -> None:
