@@ -7,50 +7,40 @@ unloaded after. Registering the same content with the same settings changes noth
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Mapping
-from typing import Final, Literal, Protocol
+import unicodedata
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
 import msgspec
-from msgspec import Struct
+from msgspec.structs import replace
 
-from din.adapters.catalogue import check_adapter
 from din.artifacts.files import ArtifactFolder
-from din.domain.model import (
-    AdapterSpec,
-    CarveAnswer,
-    CarveRequest,
-    CutFacts,
-    ModelManifest,
-    Partition,
-    SliceSetting,
-)
-from din.domain.tensor import TensorSpec
+from din.domain.model import CarveAnswer, CarveRequest
 from din.domain.views import RegisterModel
-from din.errors import NotFound, TooLarge, UsageError
+from din.errors import DinError, NotFound, TooLarge
 from din.gateway.carving import Carving
 from din.gateway.names import nearest, normal_model_id
-from din.gateway.partition import adapted_signature, build_partition
+from din.gateway.partition import build_partition
+from din.gateway.record import (
+    ModelRecord,
+    adapter_of,
+    artifacts_of,
+    check_counts,
+    key_of,
+    manifest_of,
+    newest_of,
+    notes_of,
+    read_record,
+    settings_of,
+)
 from din.gateway.serving import Serving
 from din.store.contract import Store
 
 MODELS_MAX: Final = 1_000
-WORKERS_MAX: Final = 64
-REPLICAS_MAX: Final = 64
-
-
-class ModelRecord(Struct, frozen=True, kw_only=True):
-    """One registered version, as the store keeps it under `models/<id>/<version>`."""
-
-    manifest: ModelManifest
-    partition: Partition
-    cuts: tuple[CutFacts, ...]
-    order: RegisterModel
-    order_sha256: str
-    number: int
-    """Store revision of the registration: the deployment number of its epochs."""
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 class Deploying(Protocol):
@@ -76,18 +66,24 @@ class ModelBook:
         self._records: dict[str, dict[str, ModelRecord]] = {}
         self._servings: dict[tuple[str, str], Serving] = {}
         self._by_slice: dict[str, list[tuple[Serving, int]]] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._builds = 0
+        """Versions in the making: their artifacts are in no record yet, so none is dropped."""
+        self._unneeded: set[str] = set()
 
     def connect(self, deployer: Deploying) -> None:
         """Who deploys. Once, before load()."""
         self._deployer = deployer
 
     async def load(self) -> None:
-        """Read the store and deploy the newest version of each model."""
+        """Read the store and deploy every version: an old one serves until the newest is ready.
+        Artifacts that no version needs are dropped. Raises Internal for an unreadable record."""
         for entry in await self._store.list("models/"):
-            record = msgspec.json.decode(entry.value, type=ModelRecord)
+            record = read_record(entry)
             self._records.setdefault(record.manifest.model_id, {})[record.manifest.version] = record
-        for versions in self._records.values():
-            await self._deploy(versions[_newest(versions)])
+        self._drop_artifacts(set(self._artifacts.hashes()))
+        for record in self._all_records():
+            await self._deploy(record)
 
     # Looking up.
 
@@ -98,7 +94,7 @@ class ModelBook:
     def record(self, model_id: str, version: str | None = None) -> ModelRecord:
         """One version; None = the newest. Raises NotFound naming what is near."""
         versions = self._versions(model_id)
-        wanted = version if version is not None else _newest(versions)
+        wanted = version if version is not None else newest_of(versions)
         if wanted not in versions:
             raise NotFound(
                 f"model {model_id!r} has no version {wanted!r}",
@@ -108,6 +104,7 @@ class ModelBook:
 
     def serving(self, model_id: str, version: str | None) -> Serving:
         """Who serves; None = the newest ready version, or the newest that is being loaded."""
+        model_id = unicodedata.normalize("NFC", model_id)
         versions = self._versions(model_id)
         if version is not None:
             self.record(model_id, version)
@@ -115,7 +112,7 @@ class ModelBook:
             if serving is None:
                 raise NotFound(
                     f"version {version} of model {model_id!r} has been retired",
-                    hint=f"version {_newest(versions)} serves",
+                    hint=f"version {newest_of(versions)} serves",
                 )
             return serving
         newest: Serving | None = None
@@ -143,7 +140,12 @@ class ModelBook:
         """Carve and deploy. Raises UsageError and its children for what the order asks, NotFound
         when the bytes were not uploaded."""
         model_id = normal_model_id(order.model_id)
-        _check_counts(order)
+        check_counts(order)
+        async with self._turn(model_id):
+            with self._building():
+                return await self._register(replace(order, model_id=model_id), model_id)
+
+    async def _register(self, order: RegisterModel, model_id: str) -> ModelRecord:
         known = self._records.get(model_id, {})
         if not known and len(self._records) >= MODELS_MAX:
             raise TooLarge(f"{MODELS_MAX} models are registered, the limit of a gateway")
@@ -151,9 +153,11 @@ class ModelBook:
         for record in known.values():
             if record.order_sha256 == digest and self._is_served(record):
                 return record
-        version = str(int(_newest(known)) + 1) if known else "1"
+        version = str(int(newest_of(known)) + 1) if known else "1"
         record = await self._build(order, model_id, version, digest, None)
-        if not order.is_dry_run:
+        if order.is_dry_run:
+            self._drop_artifacts(artifacts_of(record) - {order.source_sha256})
+        else:
             await self._keep(record)
         return record
 
@@ -163,17 +167,23 @@ class ModelBook:
         The version stays: what changes is how it is deployed. Raises BadStrategy when even one
         operator does not fit, NotFound when the version was removed meanwhile.
         """
+        async with self._turn(record.manifest.model_id):
+            with self._building():
+                return await self._cut_to_fit(record, memory_mib_max)
+
+    async def _cut_to_fit(self, record: ModelRecord, memory_mib_max: int) -> ModelRecord:
         manifest = record.manifest
+        if self.record(manifest.model_id, manifest.version) is not record:
+            raise NotFound(f"model {manifest.model_id!r} was changed meanwhile")
         cut = await self._build(
             record.order, manifest.model_id, manifest.version, record.order_sha256, memory_mib_max
         )
-        if self.record(manifest.model_id, manifest.version) is not record:
-            raise NotFound(f"model {manifest.model_id!r} was changed meanwhile")
         old = self._servings.pop((manifest.model_id, manifest.version), None)
         await self._keep(cut)
         if old is not None:
             assert self._deployer is not None, "connect() comes first"
             await self._deployer.retire(old)
+        self._drop_artifacts(artifacts_of(record))
         return cut
 
     async def _build(
@@ -184,48 +194,83 @@ class ModelBook:
         digest: str,
         memory_mib_max: int | None,
     ) -> ModelRecord:
-        before, after = _adapter(order.before, "before"), _adapter(order.after, "after")
+        before, after = adapter_of(order.before, "before"), adapter_of(order.after, "after")
         carved = await self._carve(order, memory_mib_max)
-        partition = build_partition(carved, before, after)
+        made = {artifact.sha256 for part in carved.slices for artifact in part.artifacts}
+        try:
+            partition = build_partition(carved, before, after)
+        except DinError:
+            self._drop_artifacts(made - {order.source_sha256})
+            raise
         number = await self._store.put(f"registrations/{model_id}", version.encode())
         return ModelRecord(
-            manifest=_manifest(order, model_id, version, carved, partition, memory_mib_max),
+            manifest=manifest_of(order, model_id, version, carved, partition, memory_mib_max),
             partition=partition,
             cuts=carved.cuts,
             order=order,
             order_sha256=digest,
             number=number,
             warnings=carved.warnings,
-            notes=_notes(memory_mib_max, partition),
+            notes=notes_of(memory_mib_max, partition),
         )
 
     async def _keep(self, record: ModelRecord) -> None:
-        await self._store.put(_key(record), msgspec.json.encode(record))
         manifest = record.manifest
-        self._records.setdefault(manifest.model_id, {})[manifest.version] = record
-        await self._deploy(record)
+        versions = self._records.setdefault(manifest.model_id, {})
+        before = versions.get(manifest.version)
+        versions[manifest.version] = record
+        try:
+            await self._store.put(key_of(record), msgspec.json.encode(record))
+            await self._deploy(record)
+        except DinError:  # a full disk: what is not wholly registered is not registered
+            if before is None:
+                await self._unrecord(manifest.model_id, manifest.version)
+            raise
 
     async def became_ready(self, serving: Serving) -> None:
         """A version is ready: older ones of the same model retire and are forgotten."""
         manifest = serving.deployment.manifest
-        for version in sorted(self._records.get(manifest.model_id, {}), key=int):
-            if int(version) < int(manifest.version):
-                await self._forget(manifest.model_id, version)
+        async with self._turn(manifest.model_id):
+            for version in sorted(self._records.get(manifest.model_id, {}), key=int):
+                if int(version) < int(manifest.version) and not serving.is_retired:
+                    await self._forget(manifest.model_id, version)
 
     async def remove(self, model_id: str) -> ModelRecord:
         """Unload and forget every version. Raises NotFound."""
-        record = self.record(model_id)
-        removed = list(self._records[model_id].values())
-        for each in removed:
-            await self._forget(model_id, each.manifest.version)
-        kept = {sha256 for each in self._all_records() for sha256 in _artifacts(each)}
-        for sha256 in {sha256 for each in removed for sha256 in _artifacts(each)} - kept:
-            self._artifacts.remove(sha256)
+        model_id = self.record(model_id).manifest.model_id
+        async with self._turn(model_id):
+            record = self.record(model_id)
+            for version in sorted(self._records[model_id], key=int):
+                await self._forget(model_id, version)
         return record
 
     # Inside.
 
+    def _turn(self, model_id: str) -> asyncio.Lock:
+        """One change of a model at a time: versions are counted and take over one by one."""
+        return self._turns.setdefault(model_id, asyncio.Lock())
+
+    @contextmanager
+    def _building(self) -> Generator[None]:
+        self._builds += 1
+        try:
+            yield
+        finally:
+            self._builds -= 1
+            self._drop_artifacts(set())
+
+    def _drop_artifacts(self, sha256s: set[str]) -> None:
+        """Drop those that no version needs, as soon as none is in the making."""
+        self._unneeded |= sha256s
+        if self._builds or not self._unneeded:
+            return
+        kept = {sha256 for each in self._all_records() for sha256 in artifacts_of(each)}
+        for sha256 in self._unneeded - kept:
+            self._artifacts.remove(sha256)
+        self._unneeded.clear()
+
     def _versions(self, model_id: str) -> dict[str, ModelRecord]:
+        model_id = unicodedata.normalize("NFC", model_id)
         versions = self._records.get(model_id)
         if not versions:
             raise NotFound(
@@ -244,7 +289,7 @@ class ModelBook:
                 output_path="",
                 partition_points=order.partition_points,
                 backend_map=order.backend_map,
-                slice_settings=_settings(order),
+                slice_settings=settings_of(order),
                 input_shapes=order.inputs,
                 memory_mib_max=memory_mib_max,
             )
@@ -265,99 +310,19 @@ class ModelBook:
 
     async def _forget(self, model_id: str, version: str) -> None:
         assert self._deployer is not None, "connect() comes first"
+        serving = self._servings.pop((model_id, version), None)
+        self._index_slices()
+        record = await self._unrecord(model_id, version)
+        if serving is not None:
+            await self._deployer.retire(serving)
+        self._drop_artifacts(artifacts_of(record))
+
+    async def _unrecord(self, model_id: str, version: str) -> ModelRecord:
         record = self._records[model_id].pop(version)
         if not self._records[model_id]:
             del self._records[model_id]
-        serving = self._servings.pop((model_id, version), None)
-        self._index_slices()
-        await self._store.delete(_key(record))
-        if serving is not None:
-            await self._deployer.retire(serving)
+        await self._store.delete(key_of(record))
+        return record
 
     def _all_records(self) -> list[ModelRecord]:
         return [record for versions in self._records.values() for record in versions.values()]
-
-
-def _artifacts(record: ModelRecord) -> set[str]:
-    parts = {artifact.sha256 for part in record.partition.slices for artifact in part.artifacts}
-    return parts | {record.manifest.source_sha256}
-
-
-def _newest(versions: Mapping[str, ModelRecord]) -> str:
-    return max(versions, key=int)
-
-
-def _key(record: ModelRecord) -> str:
-    return f"models/{record.manifest.model_id}/{record.manifest.version}"
-
-
-def _check_counts(order: RegisterModel) -> None:
-    for name, value, most in (
-        ("workers", order.workers, WORKERS_MAX),
-        ("replicas", order.replicas, REPLICAS_MAX),
-    ):
-        if not 1 <= value <= most:
-            raise UsageError(f"{name} is {value}", hint=f"{name} is from 1 to {most}")
-
-
-def _adapter(
-    written: dict[str, object] | None, kind: Literal["before", "after"]
-) -> AdapterSpec | None:
-    if written is None:
-        return None
-    options = {key: value for key, value in written.items() if key != "name"}
-    name = written.get("name")
-    if not isinstance(name, str):
-        raise UsageError(
-            f'the `{kind}` adapter has no "name"', hint=f'for example "{kind}": {{"name": "image"}}'
-        )
-    spec = AdapterSpec(name, options)
-    check_adapter(spec, kind)
-    return spec
-
-
-def _settings(order: RegisterModel) -> tuple[SliceSetting, ...]:
-    try:
-        return msgspec.convert(order.slices, tuple[SliceSetting, ...])
-    except msgspec.ValidationError as fault:
-        raise UsageError(
-            f"slices of the slicing strategy: {fault}",
-            hint="each slice may have name, device_type, labels and backend",
-        ) from fault
-
-
-def _manifest(
-    order: RegisterModel,
-    model_id: str,
-    version: str,
-    carved: CarveAnswer,
-    partition: Partition,
-    memory_mib_max: int | None,
-) -> ModelManifest:
-    taken: tuple[TensorSpec, ...] = ()
-    given: tuple[TensorSpec, ...] = ()
-    if partition.adapted_edges:
-        taken, given = adapted_signature(partition, carved.inputs, carved.outputs)
-    return ModelManifest(
-        model_id=model_id,
-        version=version,
-        source_sha256=order.source_sha256,
-        inputs=carved.inputs,
-        outputs=carved.outputs,
-        adapted_inputs=taken,
-        adapted_outputs=given,
-        backend_options=order.backend_options,
-        workers=order.workers,
-        replicas_max=order.replicas,
-        is_cut_by_din=memory_mib_max is not None,
-    )
-
-
-def _notes(memory_mib_max: int | None, partition: Partition) -> tuple[str, ...]:
-    if memory_mib_max is None:
-        return ()
-    count = sum(part.kind == "model" for part in partition.slices)
-    return (
-        f"no node can hold the whole model, so DIN cut it into {count} slices of at most "
-        f"{memory_mib_max} MiB",
-    )

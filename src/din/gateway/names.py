@@ -10,16 +10,22 @@ from typing import Final
 from din.errors import UsageError
 
 MODEL_ID_CHARS_MAX: Final = 128
+MODEL_ID_BYTES_MAX: Final = 480
+"""As UTF-8: a key of the store holds 512, prefix and version included."""
 
 
 def normal_model_id(text: str) -> str:
     """NFC form of a model id. Raises UsageError for empty, long, '/' or control characters."""
     name = unicodedata.normalize("NFC", text)
     is_printable = all(character.isprintable() for character in name)
-    if not name or len(name) > MODEL_ID_CHARS_MAX or "/" in name or not is_printable:
+    is_short = len(name) <= MODEL_ID_CHARS_MAX and (
+        not is_printable or len(name.encode()) <= MODEL_ID_BYTES_MAX
+    )
+    if not name or not is_short or "/" in name or not is_printable:
         raise UsageError(
             f"model id {text[:160]!r} is not usable",
-            hint=f"1 to {MODEL_ID_CHARS_MAX} printable characters without '/'",
+            hint=f"1 to {MODEL_ID_CHARS_MAX} printable characters without '/', at most "
+            f"{MODEL_ID_BYTES_MAX} bytes",
         )
     return name
 

@@ -1,0 +1,146 @@
+"""One registered version as the store keeps it, and how an order becomes one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from din.adapters.catalogue import check_adapter
+from din.domain.model import (
+    AdapterSpec,
+    CarveAnswer,
+    CutFacts,
+    ModelManifest,
+    Partition,
+    SliceSetting,
+)
+from din.domain.tensor import TensorSpec
+from din.domain.views import RegisterModel
+from din.errors import Internal, UsageError
+from din.gateway.partition import adapted_signature
+from din.store.contract import Entry
+
+WORKERS_MAX: Final = 64
+REPLICAS_MAX: Final = 64
+
+
+class ModelRecord(Struct, frozen=True, kw_only=True):
+    """One registered version, as the store keeps it under `models/<id>/<version>`."""
+
+    manifest: ModelManifest
+    partition: Partition
+    cuts: tuple[CutFacts, ...]
+    order: RegisterModel
+    order_sha256: str
+    number: int
+    """Store revision of the registration: the deployment number of its epochs."""
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def read_record(entry: Entry) -> ModelRecord:
+    """A record as the store keeps it. Raises Internal."""
+    try:
+        return msgspec.json.decode(entry.value, type=ModelRecord)
+    except msgspec.MsgspecError as fault:
+        raise Internal(
+            f"the store's record {entry.key!r} cannot be read: {fault}",
+            hint="it was written by another version of DIN, or damaged: start that version, or an "
+            "empty state directory, and register the model again",
+        ) from fault
+
+
+def artifacts_of(record: ModelRecord) -> set[str]:
+    """Every artifact that a version needs, its source included."""
+    parts = {artifact.sha256 for part in record.partition.slices for artifact in part.artifacts}
+    return parts | {record.manifest.source_sha256}
+
+
+def newest_of(versions: Mapping[str, ModelRecord]) -> str:
+    """The highest version."""
+    return max(versions, key=int)
+
+
+def key_of(record: ModelRecord) -> str:
+    """Where the store keeps a record."""
+    return f"models/{record.manifest.model_id}/{record.manifest.version}"
+
+
+def check_counts(order: RegisterModel) -> None:
+    """Raises UsageError for workers or replicas out of bounds."""
+    for name, value, most in (
+        ("workers", order.workers, WORKERS_MAX),
+        ("replicas", order.replicas, REPLICAS_MAX),
+    ):
+        if not 1 <= value <= most:
+            raise UsageError(f"{name} is {value}", hint=f"{name} is from 1 to {most}")
+
+
+def adapter_of(
+    written: dict[str, object] | None, kind: Literal["before", "after"]
+) -> AdapterSpec | None:
+    """An adapter as the configuration writes it. Raises UsageError."""
+    if written is None:
+        return None
+    options = {key: value for key, value in written.items() if key != "name"}
+    name = written.get("name")
+    if not isinstance(name, str):
+        raise UsageError(
+            f'the `{kind}` adapter has no "name"', hint=f'for example "{kind}": {{"name": "image"}}'
+        )
+    spec = AdapterSpec(name, options)
+    check_adapter(spec, kind)
+    return spec
+
+
+def settings_of(order: RegisterModel) -> tuple[SliceSetting, ...]:
+    """What the strategy says of each slice. Raises UsageError."""
+    try:
+        return msgspec.convert(order.slices, tuple[SliceSetting, ...])
+    except msgspec.ValidationError as fault:
+        raise UsageError(
+            f"slices of the slicing strategy: {fault}",
+            hint="each slice may have name, device_type, labels and backend",
+        ) from fault
+
+
+def manifest_of(
+    order: RegisterModel,
+    model_id: str,
+    version: str,
+    carved: CarveAnswer,
+    partition: Partition,
+    memory_mib_max: int | None,
+) -> ModelManifest:
+    """The manifest of what was carved."""
+    taken: tuple[TensorSpec, ...] = ()
+    given: tuple[TensorSpec, ...] = ()
+    if partition.adapted_edges:
+        taken, given = adapted_signature(partition, carved.inputs, carved.outputs)
+    return ModelManifest(
+        model_id=model_id,
+        version=version,
+        source_sha256=order.source_sha256,
+        inputs=carved.inputs,
+        outputs=carved.outputs,
+        adapted_inputs=taken,
+        adapted_outputs=given,
+        backend_options=order.backend_options,
+        workers=order.workers,
+        replicas_max=order.replicas,
+        is_cut_by_din=memory_mib_max is not None,
+    )
+
+
+def notes_of(memory_mib_max: int | None, partition: Partition) -> tuple[str, ...]:
+    """What people should know of a version that DIN cut."""
+    if memory_mib_max is None:
+        return ()
+    count = sum(part.kind == "model" for part in partition.slices)
+    return (
+        f"no node can hold the whole model, so DIN cut it into {count} slices of at most "
+        f"{memory_mib_max} MiB",
+    )
