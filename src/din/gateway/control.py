@@ -14,7 +14,9 @@ from din.domain.request import Trace
 from din.domain.views import GatewayView, ModelList, ModelView, NodeList, NodeView, RegisterModel
 from din.gateway.core import Gateway
 from din.gateway.service import InferenceAnswer, InferenceCall
+from din.gateway.serving import Serving
 from din.gateway.viewing import model_view, node_view
+from din.placement.compare import compare_split
 from din.version import __version__
 
 WATCH_PERIOD_S = 0.5
@@ -43,11 +45,31 @@ class GatewayService:
         holding = gateway.deployer.holding(serving)
         assert holding is not None, "a serving deployment has its holding"
         known = holding.known(gateway.fleet.is_routable, gateway.effects.clock())
-        plan = gateway.fleet.plan(
-            known, is_explained=True, slices=serving.shape(is_adapted=is_adapted).slices
+        shape = serving.shape(is_adapted=is_adapted)
+        plan = gateway.fleet.plan(known, is_explained=True, slices=shape.slices)
+        placements = tuple(holding.explained(each) for each in plan.placements)
+        plan = msgspec.structs.replace(plan, placements=placements)
+        return plan if shape.single_slice is not None else self._judged(plan, serving)
+
+    def _judged(self, plan: Plan, serving: Serving) -> Plan:
+        """A plan of several slices, with what one node alone would take where that is known."""
+        gateway = self._gateway
+        model = [each for each in serving.deployment.partition.slices if each.kind == "model"]
+        indexes = {each.index for each in model}
+        if len(model) < 2:
+            return plan
+        found = compare_split(
+            model,
+            serving.deployment.partition.edges,
+            [each for each in plan.placements if each.slice_index in indexes],
+            gateway.measured_ms,
+            whole_ms=gateway.models.whole_ms(serving.deployment.manifest.source_sha256),
+            names={each.profile.node_id: each.profile.name for each in gateway.fleet.members()},
         )
         return msgspec.structs.replace(
-            plan, placements=tuple(holding.explained(each) for each in plan.placements)
+            plan,
+            is_split_refused=bool(found.is_split_refused),
+            notes=(*plan.notes, found.verdict),
         )
 
     def manifest(self, model_id: str, version: str | None = None) -> ModelManifest:

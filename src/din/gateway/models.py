@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from din.artifacts.files import ArtifactFolder
 from din.domain.model import CarveAnswer, CarveRequest
+from din.domain.node import NodeId
 from din.domain.views import RegisterModel
 from din.errors import DinError, NotFound, TooLarge
 from din.gateway.carving import Carving
@@ -133,6 +134,18 @@ class ModelBook:
     def servings_of(self, slice_id: str) -> list[tuple[Serving, int]]:
         """Deployments that hold a slice, and its index there."""
         return self._by_slice.get(slice_id, [])
+
+    def whole_ms(self, source_sha256: str) -> dict[NodeId, float]:
+        """Measured time by node of the same file where it is deployed in one slice."""
+        found: dict[NodeId, float] = {}
+        for serving in self._servings.values():
+            index = serving.raw.single_slice
+            if index is None or serving.deployment.manifest.source_sha256 != source_sha256:
+                continue
+            for node_id, replica in serving.replicas(index).items():
+                if replica.mean_ms is not None:
+                    found[node_id] = min(replica.mean_ms, found.get(node_id, replica.mean_ms))
+        return found
 
     # Changing.
 
