@@ -207,8 +207,8 @@ def test_a_get_on_a_connection_that_died_is_sent_again_once(fake: FakeGateway) -
     good = fake.routes["GET", "/api/v1/nodes"]
     with din.Client(fake.url) as client:
         client.nodes()
-        answers = iter([lambda _: Reply(0, None), good])
-        fake.routes["GET", "/api/v1/nodes"] = lambda seen: next(answers)(seen)
+        answers = iter([Reply(0, None), good(fake.seen[-1])])
+        fake.routes["GET", "/api/v1/nodes"] = lambda _: next(answers)
         assert len(client.nodes().items) == 2
         fake.routes["GET", "/api/v1/nodes"] = lambda _: Reply(0, None)
         before = len(fake.seen)

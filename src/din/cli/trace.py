@@ -149,7 +149,7 @@ def waterfall(spans: Sequence[Span], width: int, *, is_coloured: bool) -> list[s
         figure = f"{_figure(row):.1f} ms".rjust(FIGURE_COLUMNS)
         lines.append(f"{_label(row):{label_width}} {drawn} {figure}")
     legend = "  ".join(f"{mark} {kind}" for kind, mark in MARKS.items())
-    return [*lines, f"{'':{label_width}} {legend}"]
+    return [*lines, f"({legend})"]
 
 
 def _rows(spans: Sequence[Span]) -> list[list[Span]]:
@@ -161,8 +161,16 @@ def _rows(spans: Sequence[Span]) -> list[list[Span]]:
 
 
 def _label(row: Sequence[Span]) -> str:
-    phase, node = row[0].phase, row[0].node
-    return _fit(phase if phase == node else f"{phase} @{node}")
+    """Slice and node; both are cut where together they would leave the bars no room."""
+    phase, node = printable(row[0].phase), printable(row[0].node)
+    if phase == node:
+        return _fit(phase, LABEL_COLUMNS_MAX)
+    if len(phase) + len(node) + 2 > LABEL_COLUMNS_MAX:
+        phase, node = (
+            _fit(phase, LABEL_COLUMNS_MAX // 2 - 1),
+            _fit(node, LABEL_COLUMNS_MAX // 2 - 1),
+        )
+    return f"{phase} @{node}"
 
 
 def _figure(row: Sequence[Span]) -> float:
@@ -176,8 +184,5 @@ def _painted(cells: Sequence[str]) -> str:
     return "".join(click.style(run, fg=_COLOUR_OF.get(run[0])) for run in runs)
 
 
-def _fit(label: str) -> str:
-    label = printable(label)
-    if len(label) <= LABEL_COLUMNS_MAX:
-        return label
-    return label[: LABEL_COLUMNS_MAX - 1] + "~"
+def _fit(text: str, columns: int) -> str:
+    return text if len(text) <= columns else f"{text[: columns - 1]}~"

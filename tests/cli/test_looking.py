@@ -1,0 +1,311 @@
+"""Commands that look: node, model, plan, trace, doctor, config."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from din.cli.trace import waterfall
+from din.domain.request import Span
+from din.domain.views import ModelList
+from tests.cli.conftest import Run
+from tests.client.fake_gateway import (
+    FakeGateway,
+    document,
+    model_view,
+    node_list,
+    node_view,
+    plan_view,
+    trace,
+)
+
+NODES = """\
+NAME         STATUS   DEVICE TYPE                 CPU %  MEMORY FREE  TEMP C  QUEUE  SLICES   BEAT
+edge-gpu-01  ready    x86_64-cuda11.8-trt8.6         42      3.0 GiB      61      0       1  1.2 s
+edge-npu-02  suspect  aarch64-ascend310p-cann6.3      -            -       -      0       0  1.2 s
+"""
+
+
+def test_nodes_are_a_table_in_which_unknown_is_never_zero(run: Run) -> None:
+    told = run("node", "list")
+    assert told.exit_code == 0
+    assert told.stdout == NODES
+    assert told.stderr == "edge-npu-02 is suspect: two beats missed\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        (["node", "list"], "/api/v1/nodes"),
+        (["node", "inspect", "edge-gpu-01"], "/api/v1/nodes/edge-gpu-01"),
+        (["model", "list"], "/api/v1/models"),
+        (["model", "inspect", "centerface"], "/api/v1/models/centerface"),
+        (["plan", "centerface"], "/api/v1/plan"),
+        (["trace", "list"], "/api/v1/traces"),
+        (["trace", "show", "req-8a3f2b1c"], "/api/v1/traces/req-8a3f2b1c"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_json_and_yaml_are_what_http_returns(
+    fake: FakeGateway, run: Run, words: list[str], path: str
+) -> None:
+    body = fake.routes["GET", path](None).body  # type: ignore[arg-type]
+    assert body is not None
+    told = run(*words, "-o", "json")
+    assert told.stderr == ""
+    assert json.loads(told.stdout) == json.loads(body)
+    assert yaml.safe_load(run(*words, "-o", "yaml").stdout) == json.loads(body)
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["node", "list"], "edge-gpu-01\nedge-npu-02\n"),
+        (["node", "inspect", "edge-gpu-01"], "edge-gpu-01\n"),
+        (["model", "list"], "centerface\n"),
+        (["model", "slices", "centerface"], "backbone\n"),
+        (["plan", "centerface"], "edge-gpu-01\n"),
+        (["trace", "list"], "req-8a3f2b1c\nreq-8b000000\n"),
+        (["trace", "show", "last"], "req-8a3f2b1c\n"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_names_are_one_a_line(run: Run, words: list[str], names: str) -> None:
+    assert run(*words, "-o", "name").stdout == names
+
+
+def test_wide_adds_columns(run: Run) -> None:
+    head = run("node", "list", "-o", "wide").stdout.splitlines()[0]
+    assert head.startswith(NODES.splitlines()[0])
+    assert "NODE ID" in head
+    assert "ADDRESS" in head
+
+
+def test_no_node_says_what_to_do(fake: FakeGateway, run: Run) -> None:
+    """The seeds' symptom: `node list` always shows 0 nodes."""
+    fake.routes["GET", "/api/v1/nodes"] = document(node_list())
+    told = run("node", "list")
+    assert told.exit_code == 0
+    assert "hint: start one with `din node start" in told.stderr
+    assert "din doctor" in told.stderr
+
+
+def test_inspect_shows_what_the_seeds_look_for(run: Run) -> None:
+    told = run("node", "inspect", "edge-gpu-01").stdout
+    assert "device_type:        x86_64-cuda11.8-trt8.6\n" in told
+    assert "utilization_source: -\n" in told
+    assert "temperature:        61.0 C\n" in told
+    assert "gpu:                - (not measured)\n" in told
+    assert "processor:          Test CPU, 8 cores\n" in told
+    assert "labels:             line=4\n" in told
+
+
+def test_an_unknown_node_is_exit_code_6(run: Run) -> None:
+    assert run("node", "inspect", "nope").exit_code == 6
+
+
+def test_names_with_odd_characters_reach_the_gateway_encoded(fake: FakeGateway, run: Run) -> None:
+    """T42."""
+    run("model", "inspect", "\u6a21\u578b 50%\U0001f600/a")
+    assert fake.seen[0].path == "/api/v1/models/%E6%A8%A1%E5%9E%8B%2050%25%F0%9F%98%80%2Fa"
+
+
+def test_draining_is_asked_for_by_id(fake: FakeGateway, run: Run) -> None:
+    would = run("node", "drain", "edge-gpu-01", "--dry-run")
+    assert would.exit_code == 0
+    assert "would drain edge-gpu-01: centerface/backbone" in would.stderr
+    assert all(seen.method == "GET" for seen in fake.seen)
+    told = run("node", "drain", "edge-gpu-01")
+    assert told.stdout == "edge-gpu-01\n"
+    assert fake.seen[-1].method == "POST"
+
+
+def test_quiet_leaves_only_data(run: Run) -> None:
+    told = run("node", "list", "-q")
+    assert (told.stdout, told.stderr) == (NODES, "")
+
+
+MODELS = """\
+MODEL       VERSION  STATE  SLICES  NODES
+centerface        1  ready       1  edge-gpu-01
+"""
+SLICES = """\
+SLICE  NAME      KIND   OPERATORS    WEIGHTS   MEMORY  DEVICE TYPE  NODES
+    0  backbone  model         27  154.1 KiB  153 MiB  any          edge-gpu-01
+"""
+
+
+def test_models_and_their_slices_are_tables(run: Run) -> None:
+    assert run("model", "list").stdout == MODELS
+    assert run("model", "slices", "centerface").stdout == SLICES
+    told = run("model", "inspect", "cen").stdout
+    assert "inputs:          input.1 FP32 [1,3,H,?]\n" in told
+    assert "outputs:         537 FP32 [...]\n" in told
+    assert "cuts:            after slice 0: 404 (1.5 KiB)\n" in told
+    assert told.endswith(SLICES)
+
+
+def test_a_model_is_found_by_the_start_of_its_id_when_only_one_fits(
+    fake: FakeGateway, run: Run
+) -> None:
+    both = ModelList(items=(model_view(), model_view(model_id="centernet")))
+    fake.routes["GET", "/api/v1/models"] = document(both)
+    told = run("model", "inspect", "cent")
+    assert told.exit_code == 7
+    assert "'cent' is the start of 2 model ids" in told.stderr
+    assert run("model", "inspect", "centerf").exit_code == 0
+    assert run("model", "inspect", "xyz").exit_code == 6
+
+
+def test_removing_asks_and_never_of_a_pipe(fake: FakeGateway, run: Run) -> None:
+    told = run("model", "remove", "centerface")
+    assert told.exit_code == 2
+    assert "hint: add --yes" in told.stderr
+    assert run("model", "remove", "centerface", "--dry-run").exit_code == 0
+    assert all(seen.method == "GET" for seen in fake.seen)
+    assert run("model", "remove", "centerface", "--yes").stdout == "centerface\n"
+    assert fake.seen[-1].method == "DELETE"
+
+
+def test_removing_takes_no_prefix(run: Run) -> None:
+    assert run("model", "remove", "center", "--yes").exit_code == 6
+
+
+PLAN = """\
+SLICE  NAME      NODE         REASON       EXPECTED MS   MEMORY
+    0  backbone  edge-gpu-01  lowest_load         18.2  153 MiB
+
+SLICE  NOT ON       BECAUSE      SEEN  NEEDED
+    0  edge-npu-02  temperature  89 C  < 75 C
+"""
+
+
+def test_a_plan_shows_who_and_why_not(run: Run) -> None:
+    told = run("plan", "centerface")
+    assert (told.exit_code, told.stdout) == (0, PLAN)
+
+
+def test_an_impossible_plan_is_exit_code_3_with_its_reasons(fake: FakeGateway, run: Run) -> None:
+    fake.routes["GET", "/api/v1/plan"] = document(plan_view(is_possible=False))
+    told = run("plan", "centerface")
+    assert told.exit_code == 3
+    assert "edge-npu-02  temperature  89 C  < 75 C" in told.stdout
+    assert told.stderr.startswith("error: no node can run model 'centerface'\nhint: ")
+
+
+WATERFALL = """\
+req-8a3f2b1c  centerface version 1  completed  22.0 ms  relay
+backbone @edge-gpu-01 ----######################################         18.0 ms
+gateway                                                        ----       2.0 ms
+(# compute  - transfer  . queue  + encode)
+"""
+
+
+def test_a_trace_is_a_waterfall_of_80_columns(run: Run) -> None:
+    told = run("trace", "show", "last")
+    assert told.stdout == WATERFALL
+    assert max(map(len, told.stdout.splitlines())) <= 80
+    assert "\x1b" not in told.stdout
+
+
+def test_a_waterfall_of_long_names_keeps_to_its_width() -> None:
+    long = trace().spans[1]
+    name = "n" * 63
+    spans = [Span(node=name, slice_index=i, phase="p" * 40, kind="compute", start_ms=i,
+                  duration_ms=1) for i in range(5)]  # fmt: skip
+    for width in (40, 80, 200):
+        lines = waterfall([long, *spans], width, is_coloured=False)
+        assert max(map(len, lines)) <= max(width, 60)
+    assert "\x1b[32m" in waterfall(spans, 80, is_coloured=True)[0]
+    assert waterfall([], 80, is_coloured=False) == ["no span was measured"]
+
+
+def test_retries_are_told_with_their_reason(fake: FakeGateway, run: Run) -> None:
+    from din.domain.request import AttemptRecord
+
+    tries = (
+        AttemptRecord(attempt=1, nodes=("a",), outcome="node a: link closed", duration_ms=5),
+        AttemptRecord(attempt=2, nodes=("b",), outcome="completed", duration_ms=9),
+    )
+    fake.routes["GET", "/api/v1/traces/req-8a3f2b1c"] = document(trace(attempts=tries))
+    told = run("trace", "show", "req-8a3f2b1c").stdout
+    assert "try 1: node a: link closed on a (5.0 ms)" in told
+
+
+def test_a_trace_is_found_by_the_start_of_its_id(run: Run) -> None:
+    assert run("trace", "show", "req-8a", "-o", "name").stdout == "req-8a3f2b1c\n"
+    assert run("trace", "show", "req-8").exit_code == 7
+    assert run("trace", "show", "zzz").exit_code == 6
+
+
+def test_the_doctor_reports_what_it_saw(run: Run) -> None:
+    told = run("doctor", "-o", "json")
+    found = {each["name"]: each for each in json.loads(told.stdout)["items"]}
+    assert found["gateway"]["verdict"] == "ok"
+    assert found["state"]["verdict"] == "ok"
+    assert found["nodes"]["verdict"] == "warning"
+    assert "edge-npu-02 is suspect" in found["nodes"]["fix"]
+    for each in found.values():
+        assert each["seen"]
+        assert each["fix"] or each["verdict"] == "ok"
+
+
+def test_the_doctor_fails_without_a_gateway(run: Run) -> None:
+    told = run("doctor", "--gateway", "http://127.0.0.1:1")
+    assert told.exit_code == 4
+    assert "checks failed: gateway" in told.stderr
+    assert "gateway: start one with `din up`" in told.stderr
+
+
+def test_the_doctor_shouts_about_an_insecure_network(run: Run, fake: FakeGateway) -> None:
+    told = run("doctor", env={"DIN_GATEWAY": fake.url, "DIN_INSECURE_NETWORK": "true"})
+    assert "INSECURE" in told.stdout
+
+
+def test_the_settings_show_where_each_value_comes_from(run: Run, home: Path) -> None:
+    (home / ".config" / "din").mkdir(parents=True)
+    (home / ".config" / "din" / "config.yaml").write_text("cluster: line-4\n")
+    told = run("config", "show", "--effective", "--origin", "--section", "gateway").stdout
+    lines: list[Any] = [line.split() for line in told.splitlines()]
+    by_key = {line[0]: line for line in lines}
+    assert by_key["gateway.cluster"][1] == "line-4"
+    assert by_key["gateway.cluster"][-1].endswith("config.yaml")
+    assert by_key["gateway.port"][1:] == ["8000", "default"]
+    items = json.loads(run("config", "show", "-o", "json").stdout)["items"]
+    assert {each["section"] for each in items} == {"gateway", "node"}
+
+
+def test_a_setting_is_explained(run: Run) -> None:
+    told = run("config", "explain", "--", "node-heartbeat-jitter-ms")
+    assert told.exit_code == 0
+    assert "meaning:  spread of beats; interval x 0.15" in told.stdout
+    assert "variable: DIN_GATEWAY_NODE_HEARTBEAT_JITTER_MS" in told.stdout
+    missing = run("config", "explain", "jiter")
+    assert missing.exit_code == 6
+
+
+def test_a_bad_settings_file_names_file_and_key(run: Run, home: Path) -> None:
+    (home / ".config" / "din").mkdir(parents=True)
+    (home / ".config" / "din" / "config.yaml").write_text("clustr: x\n")
+    told = run("config", "show")
+    assert told.exit_code == 2
+    assert "unknown key 'clustr'" in told.stderr
+    assert "did you mean 'cluster'?" in told.stderr
+
+
+def test_watching_shows_it_again(
+    fake: FakeGateway, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[float] = []
+
+    def pause(seconds: float) -> None:
+        rounds.append(seconds)
+        if len(rounds) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("din.cli.display.time.sleep", pause)
+    fake.routes["GET", "/api/v1/nodes"] = document(node_list(node_view()))
+    assert run("node", "list", "--watch", "-o", "name").stdout == "edge-gpu-01\n" * 3
+    assert rounds == [2.0, 2.0, 2.0]
