@@ -299,8 +299,14 @@ def whole_against_split(net: Network, face: Path) -> None:
                 medians[model] = sorted(times)[len(times) // 2]
     whole, split = medians["centerface-whole"], medians["centerface-all"]
     print(f"   whole on one node {whole:.1f} ms, three slices on three nodes {split:.1f} ms.")
-    print("   On one processor a split can only add hops. DIN splits because this strategy asks")
-    print("   for it; left to itself it takes one slice, unless no node can hold the model.")
+    print(
+        "   On one processor a split can only add hops: DIN splits because this strategy asks for"
+    )
+    print("   it. Left to itself it takes one slice, unless no node can hold the model.")
+    with din.Client(net.url) as client:
+        plan = client.plan("centerface-all")
+    print(f"   {plan.notes[-1]}")
+    check("DIN would refuse this split", holds=plan.is_split_refused)
 
 
 def dry_run(net: Network) -> None:
