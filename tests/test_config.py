@@ -4,17 +4,16 @@ from pathlib import Path
 import pytest
 
 from din import config
+from din.cli import sources
+from din.cli.sources import collect, load_gateway, load_node
 from din.config import (
     GatewayConfig,
     NodeConfig,
     Origin,
     build,
-    collect,
     default_node_name,
     encode_config,
     knobs,
-    load_gateway,
-    load_node,
     received_config,
 )
 from din.errors import UsageError
@@ -22,7 +21,7 @@ from din.errors import UsageError
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(config, "SYSTEM_FILE", tmp_path / "etc" / "config.yaml")
+    monkeypatch.setattr(sources, "SYSTEM_FILE", tmp_path / "etc" / "config.yaml")
     (tmp_path / "etc").mkdir()
     (tmp_path / ".config" / "din").mkdir(parents=True)
     return tmp_path
@@ -43,7 +42,7 @@ def test_flags_win_over_environment_over_user_over_system_over_default(home: Pat
     assert load_gateway({"port": 5}, environment).port == 5
     found = collect("gateway", {"port": 5, "cluster": None}, environment).values
     assert found["port"] == Origin(5, "flag --port")
-    assert found["cluster"] == Origin("etc", str(config.SYSTEM_FILE))
+    assert found["cluster"] == Origin("etc", str(sources.SYSTEM_FILE))
     assert found["host"] == Origin("127.0.0.1", "default")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from din import config
+from din.cli import sources
 from din.cli.root import cli
 from tests.client.fake_gateway import FakeGateway, furnish
 
@@ -26,7 +26,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "DIN_GATEWAY", "DIN_STATE_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(config, "SYSTEM_FILE", tmp_path / "etc-config.yaml")
+    monkeypatch.setattr(sources, "SYSTEM_FILE", tmp_path / "etc-config.yaml")
     return tmp_path
 
 

@@ -24,8 +24,9 @@ import click
 from din import version
 from din.cli.display import Column, show
 from din.cli.frame import Command, gateway_option, output_option, say
+from din.cli.sources import load_gateway
 from din.client.client import Client, gateway_of
-from din.config import GatewayConfig, load_gateway
+from din.config import GatewayConfig
 from din.errors import DinError, Unavailable
 
 Verdict = Literal["ok", "warning", "failed"]

@@ -10,7 +10,8 @@ from typing import Any, Final, TypeVar
 import click
 
 from din.cli.frame import say
-from din.config import Config, GatewayConfig, NodeConfig, collect, load_gateway, load_node
+from din.cli.sources import collect, load_gateway, load_node
+from din.config import Config, GatewayConfig, NodeConfig
 from din.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])

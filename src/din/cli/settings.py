@@ -11,17 +11,8 @@ import click
 
 from din.cli.display import UNKNOWN, Column, show, show_facts
 from din.cli.frame import Command, output_option, say
-from din.config import (
-    SECTIONS,
-    SYSTEM_FILE,
-    Knob,
-    Origin,
-    Section,
-    build,
-    collect,
-    knobs,
-    user_file,
-)
+from din.cli.sources import SYSTEM_FILE, collect, user_file
+from din.config import SECTIONS, Knob, Origin, Section, build, knobs
 from din.errors import NotFound
 
 

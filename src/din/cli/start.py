@@ -13,7 +13,8 @@ import click
 from din.cli import daemon
 from din.cli.frame import Command, say
 from din.cli.options import gateway_options, gateway_settings, node_options, node_settings
-from din.config import Config, load_gateway
+from din.cli.sources import load_gateway
+from din.config import Config
 from din.errors import NotFound
 
 GATEWAY_MODULE: Final = "din.bootstrap.gateway"

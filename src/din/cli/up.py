@@ -184,7 +184,7 @@ def _is_ready(url: str, name: str) -> bool:
 @click.option("--dry-run", is_flag=True, help="Only say what would be stopped.")
 def down(state_dir: str | None, dry_run: bool) -> None:
     """Stop what `din up` started with this state directory, and nothing else."""
-    from din.config import load_gateway
+    from din.cli.sources import load_gateway
 
     config = load_gateway({"state_dir": state_dir}, os.environ)
     found = daemon.records_in(config.state_dir)
