@@ -73,7 +73,6 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     artifact_quota_mib: Annotated[
         int, Meta(ge=1, le=2**24, description="disk that model files may take")
     ] = 8192
-    trace_count_max: Annotated[int, Meta(ge=1, le=1_000_000, description="traces kept")] = 1000
 
 
 class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -140,13 +140,12 @@ def failure_of(view: ModelView) -> DinError:
         f"slice {part.name} on {replica.node}: {replica.reason}"
         for part in view.slices
         for replica in part.replicas
-        if replica.state == "failed"
+        if replica.state == "failed" and replica.reason
     ]
     if failed:
-        listing = "; ".join(failed)
         return ExecutionFailed(
-            f"model {view.model_id!r} could not be loaded: {view.reason or listing}",
-            hint=view.hint or f"{listing}; see the node's log",
+            f"model {view.model_id!r} could not be loaded: {'; '.join(failed)}",
+            hint="correct that and register it again; the node's log says more",
         )
     return CannotPlace(
         view.reason or f"no node can take model {view.model_id!r}",
