@@ -22,7 +22,7 @@ from din.agent.pool import WorkerPool
 from din.agent.zygote import Zygote
 from din.errors import DeadlineExceeded, DinError, Internal, TooLarge, Unavailable
 from din.execution.events import SliceKey, SliceLoaded, SliceUnloaded
-from din.wire.messages import AnyMessage, Prepare, Prepared, PrepareFailed, Unload
+from din.wire.messages import AnyMessage, Prepare, Prepared, PrepareFailed, Unload, WorkerDied
 from din.wire.worker import ArenaLayout, Loaded
 
 SLICES_MAX: Final = 64
@@ -249,4 +249,5 @@ class Slices:
     def _on_worker_died(self, key: SliceKey, worker_id: int, reason: str) -> None:
         self._report("worker_died", slice=key[1], worker=worker_id, reason=reason)
         self._offers.worker_died(worker_id)
+        self._tell(WorkerDied(*key, reason))
         self._executor.bury_workers(reason)

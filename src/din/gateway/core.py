@@ -34,7 +34,7 @@ from din.gateway.serving import Serving
 from din.gateway.traces import TraceBook
 from din.placement.policy import Policy
 from din.store.contract import Store
-from din.wire.messages import Offer, Prepared, PrepareFailed
+from din.wire.messages import Offer, Prepared, PrepareFailed, WorkerDied
 
 STOP_SECONDS_MAX = 10.0
 """How long running requests may take to end when the gateway stops."""
@@ -195,6 +195,14 @@ class Gateway:
 
     def offered(self, node_id: NodeId, message: Offer) -> None:
         """A worker was handed over: who waits may have room now."""
+
+    def worker_died(self, node_id: NodeId, message: WorkerDied) -> None:
+        """A worker ended: counted and told; what ran in it was answered or is run again."""
+        name = self.fleet.name_of(node_id)
+        self.effects.metrics.count_restart(name)
+        self.effects.report(
+            "worker died", node=name, slice=message.slice_index, reason=message.reason
+        )
 
     # Models.
 

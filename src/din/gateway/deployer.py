@@ -283,7 +283,8 @@ class Deployer:
             holding, refusal.message if cut is None else f"{refusal.message}\n{cut.message}"
         )
         needed = max((part.memory_mib for part in holding.partition.slices), default=0)
-        if holding.may_be_cut and holding.is_only_memory(refusal):
+        # Who holds it and is only suspect, or starts again, is waited for.
+        if holding.may_be_cut and not holding.nodes() and holding.is_only_memory(refusal):
             holding.may_be_cut = not self.on_too_large(holding.record, needed)
 
     def _prepare(self, holding: Holding, index: int, node_id: NodeId) -> None:

@@ -28,6 +28,7 @@ from din.wire.messages import (
     Revoke,
     Revoked,
     Run,
+    WorkerDied,
 )
 
 RELAYED_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -59,6 +60,10 @@ class LinkEvents(Protocol):
 
     def offered(self, node_id: NodeId, message: Offer) -> None:
         """A worker was handed over."""
+        ...
+
+    def worker_died(self, node_id: NodeId, message: WorkerDied) -> None:
+        """A worker ended and is started again."""
         ...
 
 
@@ -157,6 +162,8 @@ class NodeLinks:
                 relay.on_failed(message)
             case BusyNode():
                 relay.on_busy(message)
+            case WorkerDied():
+                self._who().worker_died(node_id, message)
             case Run():
                 self._pass_on(link, message, body)
             case Prepared():

@@ -218,6 +218,14 @@ class Revoked(Message, frozen=True, array_like=True, tag="REVOKED"):
     worker_id: int
 
 
+class WorkerDied(Message, frozen=True, array_like=True, tag="WORKER_DIED"):
+    """Agent -> gateway: a worker of a loaded slice ended; another is started with back-off."""
+
+    epoch: Epoch
+    slice_index: int
+    reason: str
+
+
 class Bye(Message, frozen=True, array_like=True, tag="BYE"):
     """Orderly end: the sender is stopping and wants no blame for closing."""
 
@@ -243,12 +251,13 @@ AnyMessage = (
     | Offer
     | Revoke
     | Revoked
+    | WorkerDied
     | Bye
 )
 
 URGENT_KINDS: Final = (
     Ping, Pong, Accepted, Failed, BusyNode, Cancel, Prepared, PrepareFailed, Prepare, Unload,
-    Offer, Revoke, Revoked, Bye,
+    Offer, Revoke, Revoked, WorkerDied, Bye,
 )  # fmt: skip
 """Kinds that travel on the urgent lane; Run and Result do too when their body is small."""
 
