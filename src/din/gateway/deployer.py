@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -21,7 +22,7 @@ from msgspec.structs import replace
 from din.domain.deployment import Deployment, DeploymentState, Epoch
 from din.domain.node import NodeId
 from din.domain.plan import Plan
-from din.errors import BadModel, CannotPlace, DinError, error_of_code
+from din.errors import CannotPlace, DinError, UsageError, error_of_code
 from din.gateway.holding import Holding, Known
 from din.gateway.models import ModelRecord
 from din.gateway.relay import Sender
@@ -204,8 +205,9 @@ class Deployer:
         error = error_of_code(message.code, message.message, message.hint)
         holding.failed(message.slice_index, node_id, error, self._clock())
         self._report("slice not loaded", node=node_id, reason=error.message)
-        if isinstance(error, BadModel):
-            holding.hint = error.hint
+        if isinstance(error, UsageError):
+            # Bad bytes or options: every node would say the same.
+            holding.hint, holding.error_code = error.hint, error.code
             self._set_state(holding, "failed", error.message)
         self._settle(holding)
         self._fleet.memory_changed()
@@ -222,10 +224,10 @@ class Deployer:
     async def run(self) -> None:
         """Reconcile for ever."""
         while True:
-            try:
-                await asyncio.wait_for(self._wake.wait(), RECONCILE_SECONDS)
-            except TimeoutError:
-                pass
+            # Not wait_for: in Python 3.11 it loses a cancellation that comes with the event.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RECONCILE_SECONDS):
+                    await self._wake.wait()
             self._wake.clear()
             for holding in list(self._holdings.values()):
                 try:
@@ -277,11 +279,11 @@ class Deployer:
         self._settle(holding)
 
     def _refused(self, holding: Holding, refusal: CannotPlace) -> None:
-        cut = holding.cut_refusal
-        holding.hint = refusal.hint if cut is None else cut.hint
-        self._settle(
-            holding, refusal.message if cut is None else f"{refusal.message}\n{cut.message}"
-        )
+        # A node that could not load it says more than "left out for now".
+        told = holding.cut_refusal or holding.latest_error() or refusal
+        message = refusal.message if told is refusal else f"{told.message}\n{refusal.message}"
+        holding.hint, holding.error_code = told.hint, told.code
+        self._settle(holding, message)
         needed = max((part.memory_mib for part in holding.partition.slices), default=0)
         # Who holds it and is only suspect, or starts again, is waited for.
         if holding.may_be_cut and not holding.nodes() and holding.is_only_memory(refusal):
@@ -349,7 +351,7 @@ class Deployer:
             serving.deployment, state=state, reason=reason, replicas=holding.replicas()
         )
         if state == "ready":
-            holding.hint = ""
+            holding.hint = holding.error_code = ""
         serving.notify()
         if before != state:
             manifest = serving.deployment.manifest

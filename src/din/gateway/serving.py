@@ -6,6 +6,7 @@ The deployer changes it, dispatch reads it, both on one event loop. Knows no lin
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from din.domain.deployment import Deployment
 from din.domain.node import NodeId
@@ -78,7 +79,7 @@ class Serving:
 
     async def wait_for_change(self, seconds_max: float) -> None:
         """Return at the next change or when the time is up."""
-        try:
-            await asyncio.wait_for(self._changed.wait(), seconds_max)
-        except TimeoutError:
-            return
+        # Not wait_for: in Python 3.11 it loses a cancellation that comes with the event.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds_max):
+                await self._changed.wait()
