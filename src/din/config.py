@@ -51,9 +51,6 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     node_heartbeat_jitter_ms: Annotated[
         int, Meta(ge=0, le=1_800_000, description="spread of beats; interval x 0.15")
     ] = 450
-    scheduler_cache_ttl_ms: Annotated[
-        int, Meta(ge=0, le=60_000, description="how long a look at the fleet may be reused")
-    ] = 1000
     policy: Annotated[
         Literal["weighted-least-load", "seed-strict", "weighted-least-load-literal"],
         Meta(description="how nodes are chosen"),

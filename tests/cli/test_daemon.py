@@ -255,7 +255,6 @@ def test_the_gateways_flags_reach_the_gateway(
     told = run(*GATEWAY.split(), "--state-dir", f"{tmp_path}/s")
     assert became["module"] == "din.bootstrap.gateway"
     settings = GatewayConfig(**became["settings"])  # type: ignore[arg-type]
-    assert settings.scheduler_cache_ttl_ms == 300
     assert (settings.node_heartbeat_interval_ms, settings.node_heartbeat_jitter_ms) == (1000, 150)
     assert settings.state_dir == f"{tmp_path}/s"
     assert "--slicing-cache-enabled does nothing" in told.stderr

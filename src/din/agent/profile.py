@@ -16,6 +16,7 @@ from din.system.identity import Identity
 from din.system.sensors import SensorSettings
 from din.wire.messages import PROTOCOL_VERSION
 
+NPU_CORE_LABEL: Final = "npu-core"
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
@@ -55,7 +56,7 @@ def make_profile(
         ),
         backends=tuple(each for each in found.backends if each in BACKENDS),
         versions=found.versions,
-        labels=config.labels,
+        labels=_labels(config),
         addresses=addresses,
         fingerprint_sha256=found.sha256,
         protocol_versions=(PROTOCOL_VERSION,),
@@ -69,3 +70,10 @@ def sensor_settings(config: NodeConfig) -> SensorSettings:
         is_temperature_disabled=config.disable_temp_monitoring,
         poll_interval_ms=config.temp_poll_interval_ms,
     )
+
+
+def _labels(config: NodeConfig) -> dict[str, str]:
+    """The operator's labels; NPU cores are one more, so that slices may ask for them."""
+    if config.npu_core is None:
+        return config.labels
+    return {NPU_CORE_LABEL: str(config.npu_core), **config.labels}

@@ -13,6 +13,7 @@ import ctypes
 import gc
 import os
 import signal
+import sys
 import tempfile
 from pathlib import Path
 from random import Random
@@ -269,7 +270,7 @@ async def serve(config: NodeConfig) -> None:
     check_host(config)
     with claim_directory(Path(config.state_dir), f"din node {config.name}") as claim:
         identity = claim.next_identity()
-        accelerator = find_accelerator()
+        accelerator = find_accelerator(is_nvml_wanted=config.gpu_monitoring == "nvml")
         sensors = Sensors(sensor_settings(config), accelerator)
         agent = Agent(config, identity, sensors, make_profile(config, identity, accelerator, ()))
         loop = asyncio.get_running_loop()
@@ -288,5 +289,7 @@ def run_agent(config: NodeConfig) -> int:
         asyncio.run(serve(config))
     except DinError as error:
         Log().error("cannot_run", message=error.message, hint=error.hint, code=error.code)
+        # The line above is for machines; whoever started it by hand, or waits for it, reads these.
+        sys.stderr.write(f"error: {error.story()}\n")
         return error.exit_code
     return 0

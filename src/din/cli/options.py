@@ -26,20 +26,24 @@ def _apply(function: Function, decorators: tuple[Callable[[Function], Function],
     return function
 
 
-def _told_of_cache(_context: click.Context, parameter: click.Parameter, value: object) -> None:
-    if value:
-        option = parameter.opts[0]
-        say(
-            f"warning: {option} does nothing: DIN cuts a model once, when it is registered, and "
-            "keeps the slices by their hash, so there is no cutting per request to cache"
-        )
+_NO_SLICING_CACHE: Final = (
+    "DIN cuts a model once, when it is registered, and keeps the slices by their hash, so there is "
+    "no cutting per request to cache"
+)
+_NO_SCHEDULER_CACHE: Final = (
+    "routes are chosen from the live fleet in microseconds, so there is no cached view of it that "
+    "could be too old"
+)
 
 
-def _cache_option(name: str, **attributes: Any) -> Callable[[Function], Function]:
-    """A flag that the seeds name and that needs no code here; accepted and explained."""
-    return click.option(
-        name, expose_value=False, hidden=True, callback=_told_of_cache, **attributes
-    )
+def _needless(name: str, reason: str, **attributes: Any) -> Callable[[Function], Function]:
+    """A flag that the seeds name and that needs no code here: accepted, and explained when used."""
+
+    def tell(_context: click.Context, parameter: click.Parameter, value: object) -> None:
+        if value:
+            say(f"warning: {parameter.opts[0]} does nothing: {reason}")
+
+    return click.option(name, expose_value=False, hidden=True, callback=tell, **attributes)
 
 
 def gateway_options(function: Function) -> Function:
@@ -72,17 +76,13 @@ def gateway_options(function: Function) -> Function:
                 metavar="MS",
                 help="Spread of the beats; interval x 0.15.",
             ),
-            click.option(
-                "--scheduler-cache-ttl",
-                "scheduler_cache_ttl_ms",
-                type=int,
-                metavar="MS",
-                help="How long one look at the fleet may be reused; 1000.",
-            ),
+            _needless("--scheduler-cache-ttl", _NO_SCHEDULER_CACHE, type=int),
             click.option("--policy", metavar="NAME", help="How nodes are chosen."),
-            _cache_option("--slicing-cache-enabled", is_flag=True),
-            _cache_option("--slicing-cache-size-mb", type=int),
-            _cache_option("--slicing-cache-evict-policy", type=click.Choice(("lru",))),
+            _needless("--slicing-cache-enabled", _NO_SLICING_CACHE, is_flag=True),
+            _needless("--slicing-cache-size-mb", _NO_SLICING_CACHE, type=int),
+            _needless(
+                "--slicing-cache-evict-policy", _NO_SLICING_CACHE, type=click.Choice(("lru",))
+            ),
         ),
     )
 

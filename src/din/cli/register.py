@@ -18,7 +18,7 @@ from din.cli.strategy import Registration, read_model_alone, read_model_file
 from din.client.client import Client, decode_answer
 from din.client.http import Answer
 from din.domain.views import ModelView
-from din.errors import CannotPlace, DeadlineExceeded, DinError, ExecutionFailed
+from din.errors import CannotPlace, DeadlineExceeded, DinError, ExecutionFailed, error_of_code
 
 POLL_S: Final = 0.2
 UNPLACED_S: Final = 5.0
@@ -142,6 +142,8 @@ def failure_of(view: ModelView) -> DinError:
         for replica in part.replicas
         if replica.state == "failed" and replica.reason
     ]
+    if view.error_code and view.state == "failed":
+        return error_of_code(view.error_code, view.reason, view.hint)
     if failed:
         return ExecutionFailed(
             f"model {view.model_id!r} could not be loaded: {'; '.join(failed)}",

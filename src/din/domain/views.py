@@ -78,6 +78,8 @@ class ModelView(Struct, frozen=True, kw_only=True):
     state: DeploymentState
     reason: str = ""
     hint: str = ""
+    error_code: str = ""
+    """DIN code of `reason` where one is known."""
     epoch: tuple[int, int]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]

@@ -15,7 +15,7 @@ import msgspec
 from din.artifacts.files import ArtifactFolder
 from din.domain.model import CarveAnswer, CarveRequest
 from din.domain.views import ErrorView
-from din.errors import DeadlineExceeded, Internal, error_of_code
+from din.errors import DeadlineExceeded, DinError, Internal, error_of_code
 
 CARVE_SECONDS_MAX: Final = 300
 CARVERS_MAX: Final = 2
@@ -44,6 +44,11 @@ class Carving:
                 self._artifacts.check_room(os.stat(request.model_path).st_size)  # noqa: PTH116
                 asked = msgspec.structs.replace(request, output_path=str(folder))
                 answer = await _call(asked)
+            except DinError as error:
+                # The store's path means nothing to who sent the file.
+                shown = error.message.replace(str(request.model_path), "the model file")
+                raise type(error)(shown, hint=error.hint) from None
+            else:
                 for part in answer.slices:
                     for artifact in part.artifacts:
                         made = folder / artifact.sha256

@@ -52,6 +52,7 @@ class Holding:
         self.serving = serving
         self.plan: Plan | None = None
         self.hint = ""
+        self.error_code = ""
         self.cut_refusal: DinError | None = None
         """Why DIN could not cut it to fit either."""
         self.may_be_cut = not record.order.partition_points and not record.manifest.is_cut_by_din
@@ -197,10 +198,15 @@ class Holding:
         ]
         return tuple(sorted(found, key=lambda each: (each.slice_index, each.node_id)))
 
+    def latest_error(self) -> DinError | None:
+        """Why something was not loaded, most recently."""
+        latest = max(self._troubles.values(), key=lambda each: each.retry_at_ms, default=None)
+        return latest.error if latest is not None else None
+
     def trouble(self) -> str:
         """The latest reason why something is not loaded, or nothing."""
-        latest = max(self._troubles.values(), key=lambda each: each.retry_at_ms, default=None)
-        return latest.error.message if latest is not None else ""
+        error = self.latest_error()
+        return error.message if error is not None else ""
 
     def is_only_memory(self, refusal: CannotPlace) -> bool:
         """Whether a node with more memory would have been enough."""

@@ -94,6 +94,7 @@ class Request:
         self._deadline_ms = started_ms + min(max(timeout_ms, 1), TIMEOUT_MS_MAX)
         self._request_id = tools.next_request_id()
         self._public_id = call.request_id or f"req-{tools.random.getrandbits(32):08x}"
+        self._attempt_started_ms = started_ms
         self._records: list[AttemptRecord] = []
         self._avoided: set[str] = set()
         self._attempts = 0
@@ -107,11 +108,11 @@ class Request:
         try:
             while True:
                 replicas = await self._choose()
-                started_ms = self._tools.clock()
+                self._attempt_started_ms = self._tools.clock()
                 try:
                     answer = await self._attempt(replicas)
                 except AttemptEnded as ended:
-                    self._record(replicas, ended.error.message, started_ms)
+                    self._record((r.node_id for r in replicas.values()), ended.error.message)
                     await self._after_failure(replicas, ended)
                 else:
                     status = "completed"
@@ -292,16 +293,14 @@ class Request:
                 timing.compute_us / 1_000_000,
             )
 
-    def _record(self, replicas: dict[int, LiveReplica], outcome: str, started_ms: float) -> None:
+    def _record(self, node_ids: Iterable[str], outcome: str) -> None:
         del self._records[: -(RECORDS_KEPT_MAX - 1)]
         self._records.append(
             AttemptRecord(
                 attempt=self._attempts,
-                nodes=tuple(
-                    dict.fromkeys(self._tools.name_of(each.node_id) for each in replicas.values())
-                ),
+                nodes=tuple(dict.fromkeys(self._tools.name_of(each) for each in node_ids)),
                 outcome=outcome,
-                duration_ms=round(self._tools.clock() - started_ms, 3),
+                duration_ms=round(self._tools.clock() - self._attempt_started_ms, 3),
             )
         )
 
@@ -344,6 +343,7 @@ class Request:
         path: str,
     ) -> InferenceAnswer:
         manifest = self._serving.deployment.manifest
+        self._record((timing.node_id for timing in timings.values()), "completed")
         trace = self._keep_trace("completed", timings, path)
         return InferenceAnswer(
             request_id=self._public_id,

@@ -41,7 +41,9 @@ class TraceBook:
     def keep(self, outcome: Outcome) -> Trace:
         """Turn an outcome into a trace and remember it; the oldest is forgotten."""
         deployment = outcome.serving.deployment
-        timings = tuple(outcome.timings[index] for index in sorted(outcome.timings))
+        # In the order in which slices run, adapters included.
+        order = outcome.shape.slices
+        timings = tuple(outcome.timings[index] for index in order if index in outcome.timings)
         names = Names(
             {index: deployment.partition.slices[index].name for index in outcome.timings},
             {timing.node_id: self._name_of(timing.node_id) for timing in timings},

@@ -72,6 +72,7 @@ def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
         state=deployment.state if deployment is not None else "placing",
         reason=deployment.reason if deployment is not None else "",
         hint=holding.hint if holding is not None else "",
+        error_code=holding.error_code if holding is not None else "",
         epoch=(deployment.epoch.deployment, deployment.epoch.revision) if deployment else (0, 0),
         inputs=manifest.inputs,
         outputs=manifest.outputs,

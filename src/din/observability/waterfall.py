@@ -71,7 +71,8 @@ def build_spans(
 
 
 def build_steps(timings: Sequence[SliceTiming], names: Names) -> tuple[TraceStep, ...]:
-    """`execution_trace`, one step per slice; gpu_util is null where the node measures none."""
+    """`execution_trace`, one step per slice in the order given; gpu_util is null where the node
+    measures none."""
     return tuple(
         TraceStep(
             node=names.node(timing.node_id),
@@ -82,7 +83,7 @@ def build_steps(timings: Sequence[SliceTiming], names: Names) -> tuple[TraceStep
             wait_ms=timing.wait_us / 1000,
             slice_index=timing.slice_index,
         )
-        for timing in sorted(timings, key=lambda each: each.slice_index)
+        for timing in timings
     )
 
 

@@ -86,10 +86,17 @@ def run_tool(command: Sequence[str]) -> str | None:
 
 
 def find_accelerator(
-    root: Path = Path("/"), run: Run = run_tool, load: Load = ctypes.CDLL
+    root: Path = Path("/"),
+    run: Run = run_tool,
+    load: Load = ctypes.CDLL,
+    *,
+    is_nvml_wanted: bool = True,
 ) -> AcceleratorReader | None:
-    """The first accelerator that answers, or None."""
+    """The first accelerator that answers, or None. Without NVML, `nvidia-smi` is asked: slower,
+    and what works with drivers older than 450.80.02."""
     smi = NvidiaSmi.probe(run)
+    if smi is not None and not is_nvml_wanted:
+        return smi
     is_hinted = smi is not None or (root / "dev/nvidiactl").exists()
     if is_hinted and run((sys.executable, "-m", "din.system.accelerators")) is not None:
         nvml = Nvml.probe(load, smi)

@@ -1,0 +1,83 @@
+"""Which benchmarks there are, and running them one after the other.
+
+A goal that is not reached is a result (`ok: false`), not an error. A benchmark that cannot run
+gives one row without a value that says why, and the others still run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Final, NamedTuple
+
+from din.bench.row import Effort, Row, missing
+from din.errors import DinError, NotFound
+
+Measure = Callable[[Effort], Iterable[Row]]
+
+
+class Benchmark(NamedTuple):
+    """Where a benchmark is found, and what it measures."""
+
+    function: str
+    """`module:function` of a Measure; imported when it runs."""
+    about: str
+
+
+BENCHMARKS: Final[dict[str, Benchmark]] = {
+    "decision": Benchmark("din.bench.decision:decisions", "choosing a node out of many"),
+    "placement": Benchmark("din.bench.decision:placements", "placing five slices on 100 nodes"),
+    "route": Benchmark("din.bench.decision:routes", "choosing replicas for one request"),
+    "registration": Benchmark("din.bench.decision:registrations", "bytes that a node registers by"),
+}
+GROUPS: Final[dict[str, tuple[str, ...]]] = {
+    "road": ("decision", "placement", "route", "registration"),
+}
+
+
+def groups() -> dict[str, tuple[str, ...]]:
+    """Group -> its benchmarks, in the order in which they run."""
+    return dict(GROUPS)
+
+
+def run(
+    names: Sequence[str], out: Callable[[Row], None], effort: Effort | None = None
+) -> list[Row]:
+    """Run groups or single benchmarks; each row goes to `out` as soon as it is known.
+
+    Raises NotFound for an unknown name before anything runs.
+    """
+    rows: list[Row] = []
+    for name in _chosen(names):
+        for row in _rows(name, effort or Effort()):
+            rows.append(row)
+            out(row)
+    return rows
+
+
+def is_complete(rows: Iterable[Row]) -> bool:
+    """Whether everything that was asked for could be measured."""
+    return all(row.value is not None for row in rows)
+
+
+def _rows(name: str, effort: Effort) -> Iterable[Row]:
+    module, _, function = BENCHMARKS[name].function.partition(":")
+    try:
+        measure: Measure = getattr(import_module(module), function)
+        yield from measure(effort)
+    except DinError as error:
+        yield missing(name, f"{error.message} ({error.hint})" if error.hint else error.message)
+    except (OSError, ImportError) as error:
+        yield missing(name, str(error))
+
+
+def _chosen(names: Sequence[str]) -> tuple[str, ...]:
+    chosen: dict[str, None] = {}
+    for name in names:
+        if name not in GROUPS and name not in BENCHMARKS:
+            near = get_close_matches(name, [*GROUPS, *BENCHMARKS], n=1)
+            hint = f"did you mean {near[0]}?" if near else "`din bench list` shows all"
+            raise NotFound(f"there is no benchmark {name!r}", hint=hint)
+        chosen.update(dict.fromkeys(GROUPS.get(name, (name,))))
+    return tuple(chosen)
