@@ -56,7 +56,8 @@ class GatewayService:
         gateway = self._gateway
         model = [each for each in serving.deployment.partition.slices if each.kind == "model"]
         indexes = {each.index for each in model}
-        if len(model) < 2:
+        nodes = {each.node_id for each in plan.placements if each.slice_index in indexes}
+        if len(model) < 2 or len(nodes) < 2:
             return plan
         found = compare_split(
             model,
