@@ -36,6 +36,7 @@ from din.domain.node import NodeHealth, NodeProfile
 from din.errors import Denied, DinError
 from din.execution.events import SliceKey
 from din.system.accelerators import find_accelerator
+from din.system.descriptors import raise_limit
 from din.system.identity import Identity, claim_directory
 from din.system.network import AddressWatch, bound_addresses
 from din.system.sensors import Sensors
@@ -285,6 +286,7 @@ async def serve(config: NodeConfig) -> None:
 
 def run_agent(config: NodeConfig) -> int:
     """The agent's main; the exit code."""
+    raise_limit()
     try:
         asyncio.run(serve(config))
     except DinError as error:

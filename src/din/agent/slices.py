@@ -25,7 +25,8 @@ from din.execution.events import SliceKey, SliceLoaded, SliceUnloaded
 from din.wire.messages import AnyMessage, Prepare, Prepared, PrepareFailed, Unload, WorkerDied
 from din.wire.worker import ArenaLayout, Loaded
 
-SLICES_MAX: Final = 64
+SLICES_MAX: Final = 256
+"""As many as one model may have: a single node can hold any model that it has memory for."""
 MEMORY_MIB_KEPT: Final = 64
 """Memory that loading leaves to the rest of the machine."""
 
@@ -85,7 +86,10 @@ class Slices:
         held = self._held.get(key)
         if held is None:
             if len(self._held) >= SLICES_MAX:
-                error = TooLarge(f"this node holds {SLICES_MAX} slices already")
+                error = TooLarge(
+                    f"this node holds {SLICES_MAX} slices already",
+                    hint="remove models that nobody uses, or cut this one less often",
+                )
                 self._tell_failed(order, error)
                 return
             held = self._held[key] = _Held(order)

@@ -40,6 +40,7 @@ from din.gateway.metrics import GatewayMetrics
 from din.placement.policy import policy_of
 from din.store.sqlite import SqliteStore
 from din.system.clock import fine_monotonic_ms, monotonic_ms, wall_clock_iso, wall_clock_ms
+from din.system.descriptors import raise_limit
 from din.system.identity import Identity, claim_directory
 from din.system.network import AddressWatch, bound_addresses
 from din.transport.announce import Announcer
@@ -58,6 +59,7 @@ def main() -> int:
     """Run until SIGTERM or SIGINT. Exit code of the error tree."""
     try:
         config = received_config(GatewayConfig, os.environ)
+        raise_limit()
         asyncio.run(_run(config))
     except DinError as error:
         sys.stderr.write(f"error: {error.message}\nhint: {error.hint}\n")

@@ -181,8 +181,9 @@ class Connection:
 
 def _is_closed_by_peer(sock: socket.socket) -> bool:
     """An idle connection has nothing to read; one that has was closed (or is out of step)."""
-    readable, _, _ = select.select([sock], [], [], 0)
-    return bool(readable)
+    poll = select.poll()  # select() refuses descriptors over 1023, which a large program has
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def error_of_answer(url: str, answer: Answer, *, is_head: bool = False) -> DinError:

@@ -23,7 +23,7 @@ from din.errors import Internal, UsageError
 from din.gateway.partition import adapted_signature
 from din.store.contract import Entry
 
-WORKERS_MAX: Final = 64
+WORKERS_MAX: Final = 32
 REPLICAS_MAX: Final = 64
 
 

@@ -13,7 +13,7 @@ operators are not retried unless asked: a second run would be a second answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -36,7 +36,7 @@ from din.gateway.direct import DirectWorkers, Key
 from din.gateway.failure import AttemptEnded
 from din.gateway.metrics import GatewayMetrics
 from din.gateway.relay import Relay
-from din.gateway.service import InferenceAnswer, InferenceCall
+from din.gateway.service import Buffer, InferenceAnswer, InferenceCall
 from din.gateway.serving import LiveReplica, Serving
 from din.gateway.shape import RouteShape
 from din.gateway.traces import Outcome, TraceBook
@@ -214,14 +214,15 @@ class Request:
 
     async def _direct(self, key: Key, replica: LiveReplica) -> InferenceAnswer:
         call = self._call
+        metas, chunks = self._consumed(replica.slice_index)
         started_ms = self._tools.clock()
         try:
             async with asyncio.timeout(max(self.remaining_ms(), 0) / 1000):
                 result = await self._tools.direct.run(
-                    key, call.metas, call.chunks, call.outputs, self.remaining_ms
+                    key, metas, chunks, call.outputs, self.remaining_ms
                 )
         except TimeoutError:
-            node = replica.node_id
+            node = self._tools.name_of(replica.node_id)
             raise AttemptEnded(
                 DeadlineExceeded(f"the deadline passed while node {node} computed or queued it"),
                 is_retryable=False,
@@ -240,6 +241,14 @@ class Request:
         return self._answer(
             result.metas, result.views, result.release, {replica.slice_index: timing}, "direct"
         )
+
+    def _consumed(self, index: int) -> tuple[Sequence[TensorMeta], Sequence[Sequence[Buffer]]]:
+        """The inputs without those that the model declares and no operator reads."""
+        call, names = self._call, self._shape.inputs[index]
+        if len(names) == len(call.metas):
+            return call.metas, call.chunks
+        kept = [number for number, meta in enumerate(call.metas) if meta.name in names]
+        return [call.metas[each] for each in kept], [call.chunks[each] for each in kept]
 
     async def _relayed(self, replicas: dict[int, LiveReplica]) -> InferenceAnswer:
         nodes = [NodeId("")] * self._shape.slice_count

@@ -4,14 +4,34 @@ from __future__ import annotations
 
 import array
 import os
+import resource
 import socket
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from din.errors import Internal
 
 DESCRIPTORS_MAX: Final = 64
 """Descriptors beside one message; the kernel allows 253."""
+
+
+WANTED_MAX: Final = 65_536
+"""More than every limit of DIN together asks for."""
+
+
+def raise_limit() -> int:
+    """Allow this process as many open files as its hard limit does; how many those are.
+
+    The usual soft limit of 1024 protects programs that call select(), which DIN does not.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_MAX if hard == resource.RLIM_INFINITY else min(hard, WANTED_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # then the soft limit stays, and is told when it is met
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return wanted
+    return soft
 
 
 def control_pair() -> tuple[socket.socket, socket.socket]:

@@ -26,7 +26,7 @@ from din.worker.confine import die_with_parent, name_process
 from din.worker.process import run_worker
 
 CHANNELS_MAX: Final = 2
-WORKERS_MAX: Final = 256
+WORKERS_MAX: Final = 1024
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(Fork)
