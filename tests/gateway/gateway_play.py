@@ -20,7 +20,7 @@ from din.domain.deployment import Epoch
 from din.domain.model import CarveAnswer, CarveRequest, Partition
 from din.domain.node import NodeHealth, NodeId, NodeProfile
 from din.domain.views import RegisterModel
-from din.errors import DinError
+from din.errors import Conflict, DinError, Unavailable
 from din.gateway.control import GatewayService
 from din.gateway.core import Effects, Gateway
 from din.gateway.metrics import GatewayMetrics
@@ -38,7 +38,7 @@ Key = tuple[Epoch, int]
 
 
 class MemoryStore:
-    """The two verbs that the gateway uses most, without a thread."""
+    """The verbs that the gateway uses, without a thread."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
@@ -52,7 +52,13 @@ class MemoryStore:
     async def list(self, prefix: str) -> tuple[Entry, ...]:
         return tuple(self.entries[key] for key in sorted(self.entries) if key.startswith(prefix))
 
-    async def delete(self, key: str, **_: object) -> bool:
+    async def get(self, key: str) -> Entry | None:
+        return self.entries.get(key)
+
+    async def delete(self, key: str, *, if_rev: int | None = None) -> bool:
+        entry = self.entries.get(key)
+        if if_rev is not None and (entry.revision if entry is not None else 0) != if_rev:
+            raise Conflict(f"{key!r} has another revision")
         self.revision += 1
         return self.entries.pop(key, None) is not None
 
@@ -166,6 +172,11 @@ class FakeNode:
             addresses=(f"tcp:10.0.0.1:{9000 + int(self.node_id, 16)}",),
         )
 
+    def memory_mib_free(self) -> int:
+        """What its system would say."""
+        loaded = sum(self.sizes[key] for key in self.held)
+        return self.memory_mib - self.memory_mib_used - loaded
+
     # What happens to it.
 
     def start(self) -> None:
@@ -220,10 +231,9 @@ class FakeNode:
         while True:
             if not self.is_mute:
                 self.counter += 1
-                free = (
-                    self.memory_mib - self.memory_mib_used - sum(self.sizes[k] for k in self.held)
+                health = NodeHealth(
+                    cpu_percent=10.0, memory_mib_free=max(self.memory_mib_free(), 0)
                 )
-                health = NodeHealth(cpu_percent=10.0, memory_mib_free=max(free, 0))
                 beat = encode_heartbeat(
                     Heartbeat(
                         node_id=self.node_id,
@@ -265,6 +275,10 @@ class FakeNode:
                         message.epoch, message.slice.index, error.code, error.message, error.hint
                     )
                 )
+            return
+        if key not in self.held and self.sizes[key] > self.memory_mib_free():
+            short = Unavailable(f"{self.sizes[key]} MiB of memory do not fit")
+            self.tell(PrepareFailed(message.epoch, message.slice.index, short.code, short.message))
             return
         self.held.add(key)
         self.tell(Prepared(message.epoch, message.slice.index, 1.0, 1.0, None, self.undialable))

@@ -579,6 +579,39 @@ def test_nodes_that_dial_before_they_register_again_are_sent_back_and_come(run):
     run(story)
 
 
+def test_a_restarted_gateway_has_nodes_unload_what_they_held_before(run):
+    """Else their memory would be full of what nobody asks for."""
+
+    async def story(play: GatewayPlay) -> None:
+        node = play.add(150)
+        await play.register(chain_of(1, memory_mib=100))
+        await play.until_ready()
+        for _ in range(3):
+            await play.crash()
+            await play.until_ready(seconds_max=6 * BEAT_S)
+            assert len(node.held) == 1
+        assert len(play.carving.requests) == 1
+
+    run(story, is_durable=True)
+
+
+def test_a_node_that_slept_through_a_restart_of_the_gateway_unloads_too(run):
+    async def story(play: GatewayPlay) -> None:
+        node = play.add(150)
+        await play.register(chain_of(1, memory_mib=100))
+        await play.until_ready()
+        node.is_mute = True
+        await play.crash()
+        await asyncio.sleep(5)
+        await play.crash()
+        node.is_mute = False
+        node.break_link()
+        await play.until_ready(seconds_max=6 * BEAT_S)
+        assert len(node.held) == 1
+
+    run(story)
+
+
 # Cutting to fit.
 
 

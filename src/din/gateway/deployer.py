@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -23,7 +24,9 @@ from din.domain.deployment import Deployment, DeploymentState, Epoch
 from din.domain.node import NodeId
 from din.domain.plan import Plan
 from din.errors import CannotPlace, DinError, UsageError, error_of_code
+from din.gateway.epochs import EpochBook
 from din.gateway.holding import Holding, Known
+from din.gateway.leftovers import Leftovers
 from din.gateway.models import ModelRecord
 from din.gateway.relay import Sender
 from din.gateway.serving import Serving
@@ -33,9 +36,6 @@ from din.wire.messages import Prepare, Prepared, PrepareFailed, Unload
 RECONCILE_SECONDS: Final = 1.0
 PREPARE_MS_MAX: Final = 120_000
 """A node that has not loaded a slice by then is given up for this slice."""
-LEFT_NODES_MAX: Final = 1_000
-LEFT_EPOCHS_MAX: Final = 256
-"""Deployments to be unloaded when an absent node returns: more are the node's to find out."""
 
 Report = Callable[..., None]
 
@@ -78,7 +78,8 @@ class Deployer:
         artifact_url: Callable[[NodeId], str],
         report: Report,
     ) -> None:
-        self._store = store
+        self._epochs = EpochBook(store)
+        self._leftovers = Leftovers(sender)
         self._fleet = fleet
         self._sender = sender
         self._is_local = is_local
@@ -91,16 +92,12 @@ class Deployer:
         self.on_too_large: Callable[[ModelRecord, int], bool] = lambda record, memory_mib: False
         """Asked when no node can hold a model that the user did not cut (with the MiB that one
         worker of it needs), until it says that it takes care."""
-        self._left: dict[NodeId, set[Epoch]] = {}
-        """What nodes may still hold that could not be told to unload it."""
 
     # models.Deploying.
 
     async def deploy(self, record: ModelRecord) -> Serving:
         """Start to place and load a version under a new epoch."""
-        key = f"deployments/{record.manifest.model_id}/{record.manifest.version}"
-        revision = await self._store.put(key, str(record.number).encode())
-        epoch = Epoch(record.number, revision)
+        epoch = await self._epochs.next(record)
         serving = Serving(
             Deployment(epoch=epoch, manifest=record.manifest, partition=record.partition)
         )
@@ -112,15 +109,14 @@ class Deployer:
         """Unload everywhere; agents let running work finish first."""
         holding = self._holdings.pop(serving.deployment.epoch, None)
         manifest = serving.deployment.manifest
-        await self._store.delete(f"deployments/{manifest.model_id}/{manifest.version}")
-        if holding is None:
-            return
-        for node_id in holding.nodes():
-            self._drop(holding, node_id)
+        if holding is not None:
+            for node_id in holding.nodes():
+                self._drop(holding, node_id)
         serving.is_retired = True
         serving.deployment = replace(serving.deployment, state="failed", reason="it was removed")
         serving.notify()
         self._fleet.memory_changed()
+        await self._epochs.end(serving.deployment.epoch, manifest)
 
     # What others see.
 
@@ -153,10 +149,7 @@ class Deployer:
                 holding.assign(index, node_id, self._clock())
                 holding.serving.drop(index, node_id)
                 self._prepare(holding, index, node_id)
-        for epoch in self._left.pop(node_id, ()):
-            holding = self._holdings.get(epoch)
-            if holding is None or not holding.indexes_on(node_id):
-                self._sender.send(node_id, Unload(epoch))
+        self._leftovers.node_connected(node_id, self._epochs.former, partial(self._has, node_id))
         self.look()
 
     def node_gone(self, node_id: NodeId, *, is_final: bool) -> None:
@@ -256,7 +249,7 @@ class Deployer:
         try:
             plan = self._fleet.plan(known)
         except CannotPlace as refusal:
-            self._refused(holding, refusal)
+            self._refused(holding, known, refusal)
             return
         self._follow(holding, plan)
 
@@ -278,15 +271,16 @@ class Deployer:
                     self._prepare(holding, index, node_id)
         self._settle(holding)
 
-    def _refused(self, holding: Holding, refusal: CannotPlace) -> None:
+    def _refused(self, holding: Holding, known: Known, refusal: CannotPlace) -> None:
         # A node that could not load it says more than "left out for now".
         told = holding.cut_refusal or holding.latest_error() or refusal
         message = refusal.message if told is refusal else f"{told.message}\n{refusal.message}"
         holding.hint, holding.error_code = told.hint, told.code
         self._settle(holding, message)
         needed = max((part.memory_mib for part in holding.partition.slices), default=0)
-        # Who holds it and is only suspect, or starts again, is waited for.
-        if holding.may_be_cut and not holding.nodes() and holding.is_only_memory(refusal):
+        # Who holds it and is only suspect, or failed and will be asked again, is waited for.
+        is_hopeless = not holding.nodes() and not known.excluded
+        if holding.may_be_cut and is_hopeless and holding.is_only_memory(refusal):
             holding.may_be_cut = not self.on_too_large(holding.record, needed)
 
     def _prepare(self, holding: Holding, index: int, node_id: NodeId) -> None:
@@ -316,16 +310,13 @@ class Deployer:
         """A node shall hold nothing of a deployment any more."""
         if not holding.indexes_on(node_id):
             return
-        epoch = holding.serving.deployment.epoch
         holding.forget_node(node_id)
         holding.serving.drop_node(node_id)
-        if self._sender.send(node_id, Unload(epoch)):
-            return
-        while node_id not in self._left and len(self._left) >= LEFT_NODES_MAX:
-            del self._left[next(iter(self._left))]
-        epochs = self._left.setdefault(node_id, set())
-        if len(epochs) < LEFT_EPOCHS_MAX:
-            epochs.add(epoch)
+        self._leftovers.unload(node_id, holding.serving.deployment.epoch)
+
+    def _has(self, node_id: NodeId, epoch: Epoch) -> bool:
+        holding = self._holdings.get(epoch)
+        return holding is not None and bool(holding.indexes_on(node_id))
 
     def _settle(self, holding: Holding, refusal: str = "") -> None:
         """Set the state from what is ready, and tell who waits."""
