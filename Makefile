@@ -41,6 +41,7 @@ check: venv-test
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/lint-imports
 	$(BIN)/basedpyright
+	$(BIN)/deptry src
 	$(BIN)/codespell src tests docs scripts README.md ARCHITECTURE.md
 	$(BIN)/pytest tests/architecture
 
