@@ -147,7 +147,7 @@ def failure_of(view: ModelView) -> DinError:
     if failed:
         return ExecutionFailed(
             f"model {view.model_id!r} could not be loaded: {'; '.join(failed)}",
-            hint="correct that and register it again; the node's log says more",
+            hint="DIN tries again by itself until it can; the node's log says more",
         )
     return CannotPlace(
         view.reason or f"no node can take model {view.model_id!r}",

@@ -105,6 +105,7 @@ class Fleet:
         self._table = FleetTable()
         self._listener: FleetListener | None = None
         self._scores: dict[NodeId, float] = {}
+        self._warnings: dict[NodeId, str] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
         self.heartbeats = 0
@@ -118,6 +119,7 @@ class Fleet:
     def register(self, body: bytes) -> bytes:
         """TLV in, TLV out. Raises UsageError."""
         registration = decode_registration(body)
+        self._warnings.pop(registration.profile.node_id, None)
         answer, orders = admit(self._membership, self._now_ms(), registration, self._terms())
         self._perform(orders)
         self._arm()
@@ -201,6 +203,11 @@ class Fleet:
             )
         return found[0]
 
+    def warnings_of(self, node_id: NodeId) -> tuple[str, ...]:
+        """What a node was told when it registered, about itself."""
+        warning = self._warnings.get(node_id)
+        return () if warning is None else (warning,)
+
     def name_of(self, node_id: str) -> str:
         """A node's name, or its id when it is unknown."""
         member = self._membership.member(NodeId(node_id))
@@ -283,6 +290,7 @@ class Fleet:
                     self._unusable(node_id, reason, is_final=True)
                     self._put(node_id)
                 case PublishForgotten(node_id=node_id):
+                    self._warnings.pop(node_id, None)
                     if node_id in self._table:
                         self._table.remove(node_id)
                 case EvictSession(node_id=node_id, session=session, reason=reason):
@@ -295,6 +303,7 @@ class Fleet:
                     if node_id in self._table:
                         self._table.set_health(node_id, score)
                 case RenameNode(node_id=node_id, warning=warning):
+                    self._warnings[node_id] = warning
                     self._report("node renamed", id=node_id, warning=warning)
                 case RefuseNode(node_id=node_id, reason=reason):
                     self._report("node refused", id=node_id, reason=reason)

@@ -192,7 +192,7 @@ class Holding:
         found = [Replica(slice_index=i, node_id=n, state="ready") for i, n in self._ready]
         found += [Replica(slice_index=i, node_id=n, state="assigned") for i, n in self._assigned]
         found += [
-            Replica(slice_index=i, node_id=n, state="failed", reason=trouble.error.message)
+            Replica(slice_index=i, node_id=n, state="failed", reason=_in_one_line(trouble.error))
             for (i, n), trouble in self._troubles.items()
             if (i, n) not in self._assigned
         ]
@@ -217,3 +217,7 @@ class Holding:
 
     def _order(self, part: Slice) -> Callable[[NodeId], tuple[bool, NodeId]]:
         return lambda node: ((part.index, node) not in self._ready, node)
+
+
+def _in_one_line(error: DinError) -> str:
+    return f"{error.message} ({error.hint})" if error.hint else error.message

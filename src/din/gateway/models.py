@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import unicodedata
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -237,7 +237,9 @@ class ModelBook:
             await self._deploy(record)
         except DinError:  # a full disk: what is not wholly registered is not registered
             if before is None:
-                await self._unrecord(manifest.model_id, manifest.version)
+                self._drop_record(manifest.model_id, manifest.version)
+                with suppress(DinError):
+                    await self._store.delete(key_of(record))
             raise
 
     async def became_ready(self, serving: Serving) -> None:
@@ -323,19 +325,24 @@ class ModelBook:
 
     async def _forget(self, model_id: str, version: str) -> None:
         assert self._deployer is not None, "connect() comes first"
+        # The store first: when the disk is full, the model stays as it is.
+        record = await self._unrecord(model_id, version)
         serving = self._servings.pop((model_id, version), None)
         self._index_slices()
-        record = await self._unrecord(model_id, version)
         if serving is not None:
             await self._deployer.retire(serving)
         self._drop_artifacts(artifacts_of(record))
 
     async def _unrecord(self, model_id: str, version: str) -> ModelRecord:
-        record = self._records[model_id].pop(version)
+        record = self._records[model_id][version]
+        await self._store.delete(key_of(record))
+        self._drop_record(model_id, version)
+        return record
+
+    def _drop_record(self, model_id: str, version: str) -> None:
+        del self._records[model_id][version]
         if not self._records[model_id]:
             del self._records[model_id]
-        await self._store.delete(key_of(record))
-        return record
 
     def _all_records(self) -> list[ModelRecord]:
         return [record for versions in self._records.values() for record in versions.values()]

@@ -27,6 +27,7 @@ def node_view(gateway: Gateway, member: Member, *, is_whole: bool) -> NodeView:
         slices=_slices_on(gateway, profile.node_id),
         address=next((each for each in profile.addresses if each.startswith("tcp:")), ""),
         profile=profile if is_whole else None,
+        warnings=gateway.fleet.warnings_of(profile.node_id),
     )
 
 
