@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import http.client
 import json
 import os
 import secrets
@@ -9,9 +11,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from din.client import Client
 from din.config import HANDOVER_VARIABLE, GatewayConfig, NodeConfig, encode_config
@@ -48,7 +53,7 @@ class Network:
         self.configs: dict[str, NodeConfig] = {}
         self.gateway_config = GatewayConfig()
 
-    def start_gateway(self, **settings: Any) -> None:
+    def start_gateway(self, seconds: float = 20, **settings: Any) -> None:
         state = self.folder / "gateway"
         self.gateway_config = GatewayConfig(
             **{"port": 0, "cluster": self.cluster, "state_dir": str(state), **settings}
@@ -63,21 +68,22 @@ class Network:
             read = json.loads(facts.read_text())
             return read["url"] if read["pid"] == pid else ""
 
-        self.url = wait_for("the gateway answers", answers)
+        self.url = wait_for("the gateway answers", answers, seconds)
 
-    def start_node(self, name: str, **settings: Any) -> None:
-        self.configs[name] = NodeConfig(
+    def start_node(self, key: str, **settings: Any) -> None:
+        """Start a node under a key of the test; its name is the same unless `name` is given."""
+        self.configs[key] = NodeConfig(
             **{
-                "name": name,
+                "name": key,
                 "port": 0,
                 "cluster": self.cluster,
                 "discovery_mode": "unicast",
                 "gateway": (self.url,),
-                "state_dir": str(self.folder / name),
+                "state_dir": str(self.folder / key),
                 **settings,
             }
         )
-        self.restart_node(name)
+        self.restart_node(key)
 
     def restart_node(self, name: str) -> None:
         self.nodes[name] = self._spawn("din.agent", self.configs[name], name)
@@ -85,6 +91,32 @@ class Network:
     def kill_node(self, name: str) -> None:
         self.nodes[name].send_signal(signal.SIGKILL)
         self.nodes[name].wait()
+
+    def din(
+        self, *words: str, seconds: float = 60, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """The real command line, in a home of its own, asking this gateway."""
+        home = self.folder / "home"
+        home.mkdir(exist_ok=True)
+        own = {
+            "HOME": str(home),
+            "XDG_STATE_HOME": str(home / "state"),
+            "XDG_CONFIG_HOME": str(home / "config"),
+            "DIN_GATEWAY": self.url,
+            "COLUMNS": "200",
+        }
+        return subprocess.run(
+            [str(Path(sys.executable).with_name("din")), *words],
+            env={**ENVIRONMENT, **own, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+
+    def log_of(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def client(self, timeout_ms: int = 30_000) -> Client:
         return Client(self.url, timeout_ms=timeout_ms)
@@ -134,3 +166,66 @@ class Network:
                 stdout=log,
                 stderr=log,
             )
+
+
+def get(url: str, path: str, seconds: float = 30) -> tuple[int, bytes]:
+    """Status and body of a GET, errors included."""
+    return send(url, "GET", path, b"", {}, seconds)
+
+
+def send(
+    url: str,
+    method: str,
+    path: str,
+    body: bytes,
+    headers: dict[str, str] | None = None,
+    seconds: float = 30,
+) -> tuple[int, bytes]:
+    """Status and body of any request, errors included."""
+    host = url.removeprefix("http://")
+    connection = http.client.HTTPConnection(host, timeout=seconds)
+    try:
+        connection.request(method, path, body, headers or {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def post_json(url: str, path: str, body: object, seconds: float = 30) -> tuple[int, Any]:
+    """Status and decoded body of a JSON post."""
+    status, raw = send(url, "POST", path, json.dumps(body).encode(), None, seconds)
+    return status, json.loads(raw)
+
+
+@contextmanager
+def small_disk(folder: Path, mib: int) -> Iterator[Path]:
+    """A file system of so many MiB mounted there; skips where mounting is not allowed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "din-test", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {made.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Write zeros until the disk is full; remove the returned file to make room."""
+    path = folder / "ballast"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        while os.write(descriptor, bytes(65536)):
+            pass
+    except OSError as fault:
+        if fault.errno != errno.ENOSPC:
+            raise
+    finally:
+        os.close(descriptor)
+    return path
