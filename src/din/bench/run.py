@@ -30,9 +30,10 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "placement": Benchmark("din.bench.decision:placements", "placing five slices on 100 nodes"),
     "route": Benchmark("din.bench.decision:routes", "choosing replicas for one request"),
     "registration": Benchmark("din.bench.decision:registrations", "bytes that a node registers by"),
+    "link": Benchmark("din.bench.links:links", "one frame between two processes"),
 }
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
-    "road": ("decision", "placement", "route", "registration"),
+    "road": ("decision", "placement", "route", "registration", "link"),
 }
 
 
