@@ -55,6 +55,12 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Literal["weighted-least-load", "seed-strict", "weighted-least-load-literal"],
         Meta(description="how nodes are chosen"),
     ] = "weighted-least-load"
+    direct: Annotated[
+        bool,
+        Meta(
+            description="feed workers on this host through shared memory; false = by their agents"
+        ),
+    ] = True
     body_bytes_max: Annotated[
         int, Meta(ge=1024, le=2**32, description="size of one inference request")
     ] = 64 * 1024 * 1024

@@ -161,6 +161,7 @@ def _effects(
         random=SystemRandom(),
         report=log,
         result_bytes_max=config.result_bytes_max,
+        takes_workers=config.direct,
     )
 
 

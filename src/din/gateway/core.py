@@ -60,6 +60,8 @@ class Effects:
     random: Random
     report: Callable[..., None]
     result_bytes_max: int
+    takes_workers: bool = True
+    """Whether workers on this host are fed by this process itself."""
 
 
 class Gateway:
@@ -68,7 +70,7 @@ class Gateway:
     def __init__(self, effects: Effects) -> None:
         loop = asyncio.get_running_loop()
         self.effects = effects
-        self.links = NodeLinks(effects.report)
+        self.links = NodeLinks(effects.report, takes_workers=effects.takes_workers)
         self.direct = DirectWorkers(loop)
         self.fleet = Fleet(
             effects.membership,

@@ -15,6 +15,7 @@ from din.domain.node import NodeId
 from din.errors import DinError
 from din.gateway.direct import DirectWorkers
 from din.gateway.relay import Relay
+from din.system.descriptors import close_all
 from din.transport.link import Link
 from din.wire.messages import (
     Accepted,
@@ -70,7 +71,8 @@ class LinkEvents(Protocol):
 class NodeLinks:
     """All open links by node. Implements transport.link.LinkHandler and relay.Sender."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, *, takes_workers: bool = True) -> None:
+        self._takes_workers = takes_workers
         self._links: dict[str, Link] = {}
         self._numbers: dict[Link, int] = {}
         self._count = 0
@@ -184,6 +186,9 @@ class NodeLinks:
     # Inside.
 
     def _take_offer(self, node_id: NodeId, message: Offer, fds: tuple[int, ...]) -> None:
+        if not self._takes_workers:
+            close_all(fds)  # the agent keeps the worker and feeds it
+            return
         try:
             self._rooms()[1].offered(node_id, message, fds)
         except DinError as error:
