@@ -57,6 +57,8 @@ class SqliteStore:
         self._queue: QueueTable | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._has_expiring = True
+        """Whether some entry has a time to live: without one nothing is swept."""
 
     async def open(self) -> None:
         """Open or create the file. Raises Unavailable naming the path and SQLite's reason."""
@@ -85,6 +87,7 @@ class SqliteStore:
     ) -> int:
         """See Store.put."""
         _check_sizes(key, value)
+        self._has_expiring = self._has_expiring or ttl_ms is not None
         revision = await self._in_thread(partial(self._put, key, value, ttl_ms, if_rev))
         await self._notify()
         return revision
@@ -241,6 +244,8 @@ class SqliteStore:
             for (key,) in keys:
                 db.execute("DELETE FROM entry WHERE key = ?", (key,))
                 _log(db, "expire", key, b"")
+            left = db.execute("SELECT 1 FROM entry WHERE expires_ms IS NOT NULL LIMIT 1").fetchone()
+            self._has_expiring = left is not None
         return bool(keys)
 
     def _db(self) -> sqlite3.Connection:
@@ -276,7 +281,7 @@ class SqliteStore:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(EXPIRY_SWEEP_MS / 1000)
-            if await self._in_thread(self._expire):
+            if self._has_expiring and await self._in_thread(self._expire):
                 await self._notify()
 
 
