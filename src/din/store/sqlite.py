@@ -87,7 +87,6 @@ class SqliteStore:
     ) -> int:
         """See Store.put."""
         _check_sizes(key, value)
-        self._has_expiring = self._has_expiring or ttl_ms is not None
         revision = await self._in_thread(partial(self._put, key, value, ttl_ms, if_rev))
         await self._notify()
         return revision
@@ -185,6 +184,7 @@ class SqliteStore:
             self._check_revision(key, if_rev)
             revision = _log(db, "put", key, value)
             expires_ms = None if ttl_ms is None else self._now_ms() + ttl_ms
+            self._has_expiring = self._has_expiring or ttl_ms is not None
             db.execute(
                 "INSERT OR REPLACE INTO entry VALUES(?, ?, ?, ?)",
                 (key, value, revision, expires_ms),
