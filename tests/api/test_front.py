@@ -309,6 +309,35 @@ def test_stopping_cancels_what_does_not_end(tmp_path):
     with_server(tmp_path, test)
 
 
+@pytest.mark.parametrize("length", [b"content-length: 36", b"transfer-encoding: chunked"])
+def test_a_body_beside_an_upgrade_is_not_taken_for_a_request(tmp_path, length: bytes):
+    """The parser skips such a body, so what lies in it would be answered as a request."""
+
+    async def test(world: World):
+        client: Client = await world.client()
+        client.send(
+            b"POST /infer HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+            + length + b"\r\n\r\nGET /v2/health/live HTTP/1.1\r\nx: y\r\n\r\n"
+        )  # fmt: skip
+        answer = await client.read()
+        assert answer.status == 400
+        assert b"a request to upgrade has a body" in answer.body
+        assert await client.is_closed()
+
+    with_server(tmp_path, test)
+
+
+def test_an_unusable_target_is_named(tmp_path):
+    async def test(world: World):
+        client: Client = await world.client()
+        client.send(b"POST http://[::1/infer HTTP/1.1\r\nhost: x\r\n\r\n")
+        answer = await client.read()
+        assert answer.status == 400
+        assert b"callback" not in answer.body
+
+    with_server(tmp_path, test)
+
+
 PIECES = st.sampled_from(
     [
         b"POST /infer HTTP/1.1\r\n",

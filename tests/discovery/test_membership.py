@@ -80,6 +80,24 @@ def test_a_lost_node_is_forgotten_after_ten_minutes(play: Play) -> None:
     assert play.membership.next_wakeup_ms() is None
 
 
+def test_a_full_book_forgets_the_longest_lost_for_a_node_that_is_here(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flood of registrations that never beat does not keep the next node out for ten minutes."""
+    monkeypatch.setattr("din.discovery.membership.MEMBERS_MAX", 2)
+    play.join()
+    play.pass_ms(1000)
+    play.do(NodeRegistered(profile(NODE_B, name="edge-b")))
+    play.to(10_500)
+    third = NodeId("c" * 16)
+    out = play.do(NodeRegistered(profile(third, name="edge-c")))
+    assert kinds(out) == [PublishForgotten, PublishJoined]
+    assert out[0].node_id == NODE_A
+    assert play.membership.count() == 2
+    play.to(20_000)
+    assert play.membership.next_wakeup_ms() is not None
+
+
 def test_a_closed_link_makes_a_node_suspect_at_once_and_a_new_one_ready_again(play: Play) -> None:
     play.join()
     out = play.do(LinkClosed(NODE_A, 1, 1, "connection reset"))

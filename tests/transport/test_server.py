@@ -305,3 +305,17 @@ def test_without_free_descriptors_accepting_pauses_and_goes_on(tmp_path: Path) -
     asyncio.run(main())
     os.close(reading)
     os.close(number)
+
+
+def test_a_session_that_is_not_admitted_does_not_replace_the_link(tmp_path: Path) -> None:
+    """A stranger that says a node's name, with a higher session, costs that node nothing."""
+
+    async def main() -> None:
+        async with linked("tcp", tmp_path) as pair:
+            pair.server._admit = lambda name, session: "" if session == 3 else "not registered"
+            with pytest.raises(Unreachable, match="not registered"):
+                await call(pair, session=4)
+            assert pair.link.is_open
+            assert pair.far.is_open
+
+    asyncio.run(main())

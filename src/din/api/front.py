@@ -16,12 +16,13 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from din.api.parsing import check_no_body, refusal_of
 from din.api.post import Post, Reply, Target, error_reply, new_request_id, target_of
 from din.api.problem import Refused
 from din.api.turn import Front, Turn
 from din.api.watch import Stage, Watch
 from din.api.writing import head_of, is_writable_now, send_parts
-from din.errors import Busy, DinError, TooLarge, Unavailable, UsageError
+from din.errors import Busy, TooLarge, Unavailable
 
 Item = Turn | RequestResponseCycle
 
@@ -93,7 +94,7 @@ class FrontProtocol(HttpToolsProtocol):
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
-            self._malformed(error)
+            self._refuse(refusal_of(error))
             return
         if is_head_open and self._watch.stage is Stage.HEAD:
             # Fields come only when they are whole, so one endless field is counted here.
@@ -115,13 +116,6 @@ class FrontProtocol(HttpToolsProtocol):
     def _parser(self) -> httptools.HttpRequestParser:
         assert self.parser is not None, "bytes after the end of the connection"
         return self.parser
-
-    def _malformed(self, error: httptools.HttpParserError) -> None:
-        known = error.__context__
-        if isinstance(known, (Refused, DinError)):
-            self._refuse(known)
-        else:
-            self._refuse(UsageError(f"malformed HTTP: {error}", hint="speak HTTP/1.1"))
 
     def _discard(self, data: bytes) -> None:
         self._discarded_bytes += len(data)
@@ -161,6 +155,8 @@ class FrontProtocol(HttpToolsProtocol):
             limit = self.front.limits.pipelined_max
             raise Busy(f"more than {limit} pipelined requests wait", hint="wait for answers")
         self._watch.enter(Stage.BODY)
+        if self._parser().should_upgrade():
+            check_no_body(self.headers)
         target, query = self._target()
         last = self._last()
         is_first = last is None or last.response_complete
@@ -374,8 +370,11 @@ class FrontProtocol(HttpToolsProtocol):
         turn.response_complete = True
         self._watch.enter(Stage.LINGER)
         self.flow.resume_reading()
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
+        try:
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+        except OSError:
+            self.transport.close()  # reset by the client, which this socket has not told yet
 
     def _too_slow(self, stage: Stage) -> None:
         """The watch ran out."""

@@ -115,6 +115,7 @@ async def _serve(
         gateway.links,
         limits=LinkLimits(body_bytes_max=config.result_bytes_max),
         report=log,
+        admit=gateway.fleet.refusal_of_link,
     )
     stack.push_async_callback(links.wait_closed)
     stack.callback(links.close)

@@ -154,7 +154,7 @@ class Membership:
             self._update(known, profile)
 
     def _admit(self, profile: NodeProfile) -> None:
-        if len(self._members) >= MEMBERS_MAX:
+        if len(self._members) >= MEMBERS_MAX and not self._forget_longest_lost():
             reason = f"the cluster has {MEMBERS_MAX} nodes, which is its limit"
             hint = "remove nodes, or start a second cluster"
             self._out.append(RefuseNode(profile.node_id, reason, hint))
@@ -162,6 +162,17 @@ class Membership:
         member = Record(profile, self._now_ms)
         self._members[profile.node_id] = member
         self._join(member, profile)
+
+    def _forget_longest_lost(self) -> bool:
+        """Make room for a node that is here; False when nobody is lost."""
+        lost = [each for each in self._members.values() if each.status == "lost"]
+        if not lost:
+            return False
+        node_id = min(lost, key=lambda each: each.lost_ms).profile.node_id
+        del self._members[node_id]
+        self._timers.unset(node_id)
+        self._out.append(PublishForgotten(node_id))
+        return True
 
     def _readmit(self, member: Record, profile: NodeProfile) -> None:
         member.move("registered")

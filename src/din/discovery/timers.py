@@ -21,6 +21,10 @@ class Timers:
             self._rings_ms[node_id] = deadline_ms
             heapq.heappush(self._heap, (deadline_ms, node_id))
 
+    def unset(self, node_id: NodeId) -> None:
+        """Never ring for this node; harmless without a timer."""
+        self._rings_ms.pop(node_id, None)
+
     def pop(self, now_ms: int) -> NodeId | None:
         """A node whose timer rang by now; its timer is unset."""
         while self._heap and self._heap[0][0] <= now_ms:

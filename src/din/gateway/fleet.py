@@ -145,6 +145,15 @@ class Fleet:
         """A link broke or was closed."""
         self._handle(LinkClosed(node_id, session, link_id, reason, is_orderly))
 
+    def refusal_of_link(self, node_id: str, session: int) -> str:
+        """Why a link of this session is not taken; empty when it is registered and not lost."""
+        member = self._membership.member(NodeId(node_id))
+        if member is None or member.status == "lost":
+            return f"node {node_id!r:.40} is not registered here"
+        if member.profile.session != session:
+            return f"session {session} of node {node_id!r:.40} is not the registered one"
+        return ""
+
     def dispatch_failed(self, node_id: NodeId, reason: str) -> None:
         """A node did not take or not answer a frame."""
         member = self._membership.member(node_id)

@@ -62,7 +62,7 @@ class Redialler:
 
     def update(self, addresses: Sequence[str]) -> None:
         """Use these from the next dial on; while there is no link, that is now."""
-        if tuple(addresses) != self._addresses:
+        if tuple(addresses) != self._addresses or self.link is None:
             self._addresses = tuple(addresses)
             self._hurry.set()
 

@@ -29,6 +29,14 @@ ACCEPT_PAUSE_S: Final = 0.5
 """Without free descriptors accepting only burns the processor."""
 
 
+Admit = Callable[[str, int], str]
+"""(peer id, session) -> why no link of theirs is wanted; an empty text = it is."""
+
+
+def _admit_all(_: str, __: int) -> str:
+    return ""
+
+
 class _Visitor(Struct, eq=False):
     """A socket without a finished handshake."""
 
@@ -50,7 +58,11 @@ class LinkServer:
         *,
         limits: LinkLimits = DEFAULT_LIMITS,
         report: Report = ignore_reports,
+        admit: Admit = _admit_all,
     ) -> None:
+        """`admit` is asked before a link replaces an older one: a stranger that says the name of a
+        node must not cost that node its link."""
+        self._admit = admit
         self._own_id = own_id
         self._session = session
         self._handler = handler
@@ -172,7 +184,11 @@ class LinkServer:
         if not isinstance(message, Hello):
             self._on_failed(lane, f"{type(message).__name__} came instead of a Hello")
             return
-        reason = refusal_of(message, self._name()) or self._refusal_among_links(message)
+        reason = (
+            refusal_of(message, self._name())
+            or self._refusal_among_links(message)
+            or self._admit(message.node_id, message.session)
+        )
         if reason:
             self._refuse(visitor, reason)
             return
