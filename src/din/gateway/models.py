@@ -224,7 +224,7 @@ class ModelBook:
             order_sha256=digest,
             number=number,
             warnings=carved.warnings,
-            notes=notes_of(memory_mib_max, partition),
+            notes=notes_of(memory_mib_max, carved),
         )
 
     async def _keep(self, record: ModelRecord) -> None:

@@ -135,12 +135,15 @@ def manifest_of(
     )
 
 
-def notes_of(memory_mib_max: int | None, partition: Partition) -> tuple[str, ...]:
-    """What people should know of a version that DIN cut."""
-    if memory_mib_max is None:
-        return ()
-    count = sum(part.kind == "model" for part in partition.slices)
-    return (
-        f"no node can hold the whole model, so DIN cut it into {count} slices of at most "
-        f"{memory_mib_max} MiB",
-    )
+def notes_of(memory_mib_max: int | None, carved: CarveAnswer) -> tuple[str, ...]:
+    """What people should know of a version: who cut it, and what of it is never read."""
+    notes: list[str] = []
+    if memory_mib_max is not None:
+        notes.append(
+            f"no node can hold the whole model, so DIN cut it into {len(carved.slices)} slices of "
+            f"at most {memory_mib_max} MiB"
+        )
+    if carved.unused_inputs:
+        names = ", ".join(repr(each) for each in carved.unused_inputs)
+        notes.append(f"no operator reads input {names}: it is checked and then not sent anywhere")
+    return tuple(notes)
