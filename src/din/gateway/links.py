@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from din.domain.node import NodeId
-from din.errors import DinError
+from din.errors import Busy, DinError, Unreachable
 from din.gateway.direct import DirectWorkers
 from din.gateway.relay import Relay
 from din.system.descriptors import close_all
@@ -209,22 +209,29 @@ class NodeLinks:
 
         has_body = any(tensor.nbytes for tensor in message.tensors)
         is_whole = body is not None or not has_body
-        if target is not None and is_whole:
-            views = [] if body is None else [body]
-            if target.send(message, views, on_sent=sent):
-                return
+        error: DinError = Busy("its link or the gateway's memory for relayed tensors is full")
+        if target is None or not target.is_open:
+            error = Unreachable("it has no link to the gateway")
+        elif is_whole:
+            try:
+                if target.send(message, [] if body is None else [body], on_sent=sent):
+                    return
+            except DinError as refusal:
+                error = refusal
         self._relayed_bytes -= nbytes
-        reason = "takes no frames" if target is not None else "has no link to the gateway"
         failure = Failed(
             message.request_id,
             message.attempt,
             message.slice_index,
             message.target,
-            "DIN-310",
-            f"a relayed frame could not be passed on: the node {reason}",
+            error.code,
+            f"a relayed frame could not be passed on: {error.message}",
+            isinstance(error, Busy | Unreachable),
         )
         self._rooms()[0].on_failed(failure)
-        self._report("relay refused", source=link.peer_id, target=message.target, reason=reason)
+        self._report(
+            "relay refused", source=link.peer_id, target=message.target, reason=error.message
+        )
 
     def _rooms(self) -> tuple[Relay, DirectWorkers]:
         assert self._relay is not None, "connect() comes before the first link"

@@ -221,6 +221,7 @@ class Relay:
             if message.is_retryable and flight.attempt.uses(message.node_id)
             else (),
             is_retryable=message.is_retryable,
+            is_busy=isinstance(error, Busy),
             is_node_suspect=isinstance(error, Unreachable),
         )
 

@@ -1,0 +1,210 @@
+"""The small books: traces, live replicas, what nodes still hold."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from gateway_fakes import (
+    EPOCH,
+    NODE_A,
+    NODE_B,
+    FakeSender,
+    chain_of,
+    in_virtual_time,
+    serving_of,
+    settle,
+    timing,
+)
+
+from din.domain.deployment import Epoch
+from din.errors import Conflict, NotFound
+from din.gateway.leftovers import EPOCHS_MAX, NODES_MAX, Leftovers
+from din.gateway.serving import LiveReplica
+from din.gateway.traces import TRACES_KEPT_MAX, Outcome, TraceBook
+from din.wire.messages import Unload
+
+OLD, OLDER = Epoch(1, 2), Epoch(1, 1)
+
+
+def filled(*ids: str) -> TraceBook:
+    async def made() -> TraceBook:
+        book = TraceBook(lambda each: f"name-{each[-2:]}", lambda: "now")
+        serving = serving_of(chain_of(1))
+        for request_id in ids:
+            book.keep(
+                Outcome(
+                    request_id=request_id,
+                    serving=serving,
+                    shape=serving.raw,
+                    status="completed",
+                    duration_ms=12.3456,
+                    timings={0: timing(0, NODE_A)},
+                    records=(),
+                    path="relay",
+                )
+            )
+        return book
+
+    return in_virtual_time(made)
+
+
+# Traces.
+
+
+def test_a_trace_names_nodes_and_slices_for_people():
+    trace = filled("req-1").find("req-1")
+    assert trace.execution_trace[0].node == "name-aa"
+    assert trace.execution_trace[0].phase == "part0"
+    assert (trace.duration_ms, trace.started_at) == (12.346, "now")
+
+
+def test_only_the_newest_traces_are_kept():
+    book = filled(*(f"req-{number:05}" for number in range(TRACES_KEPT_MAX + 5)))
+    assert len(book.newest(10_000)) == TRACES_KEPT_MAX
+    with pytest.raises(NotFound):
+        book.find("req-00004")
+    assert book.find("req-00005").request_id == "req-00005"
+
+
+def test_newest_traces_come_first_and_a_limit_below_one_gives_none():
+    book = filled("a", "b", "c")
+    assert [each.request_id for each in book.newest(2)] == ["c", "b"]
+    assert book.newest(0) == book.newest(-3) == ()
+
+
+def test_a_trace_is_found_by_a_unique_beginning_and_as_the_last():
+    book = filled("req-aa11", "req-aa22", "req-bb33")
+    assert book.find("req-b").request_id == "req-bb33"
+    assert book.find("last").request_id == "req-bb33"
+    with pytest.raises(Conflict) as ambiguous:
+        book.find("req-aa")
+    assert "req-aa11" in ambiguous.value.hint
+
+
+def test_an_id_that_begins_another_is_exact():
+    book = filled("req", "req-1")
+    assert book.find("req").request_id == "req"
+
+
+def test_a_request_id_used_twice_shows_the_newer_as_the_last():
+    book = filled("a", "b", "a")
+    assert len(book.newest(9)) == 2
+    assert book.find("last").request_id == "a"
+
+
+def test_nothing_is_found_in_an_empty_book():
+    book = filled()
+    for wanted in ("last", "x", ""):
+        with pytest.raises(NotFound):
+            book.find(wanted)
+
+
+# Live replicas.
+
+
+def test_the_mean_of_a_replica_follows_slowly():
+    replica = LiveReplica(0, NODE_A, is_local=False)
+    replica.observe(8.0)
+    assert replica.mean_ms == 8.0
+    replica.observe(16.0)
+    assert replica.mean_ms == 9.0
+
+
+def test_a_replica_that_is_added_again_keeps_its_counters():
+    async def story() -> None:
+        serving = serving_of(chain_of(1))
+        serving.add(0, NODE_A, is_local=False)
+        serving.replicas(0)[NODE_A].observe(5.0)
+        serving.add(0, NODE_A, is_local=False)
+        assert serving.replicas(0)[NODE_A].mean_ms == 5.0
+
+    in_virtual_time(story)
+
+
+def test_a_model_without_adapters_has_one_shape():
+    async def story() -> None:
+        serving = serving_of(chain_of(1))
+        assert serving.shape(is_adapted=True) is serving.shape(is_adapted=False)
+
+    in_virtual_time(story)
+
+
+def test_waiting_ends_with_the_change_or_with_the_time():
+    async def story() -> None:
+        serving = serving_of(chain_of(1))
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        await serving.wait_for_change(3.0)
+        assert loop.time() - started == pytest.approx(3.0)
+        task = asyncio.create_task(serving.wait_for_change(1_000.0))
+        await settle()
+        serving.notify()
+        await task
+        assert loop.time() - started == pytest.approx(3.0)
+
+    in_virtual_time(story)
+
+
+def test_a_cancellation_that_comes_with_a_change_is_not_lost():
+    async def story() -> None:
+        serving = serving_of(chain_of(1))
+        task = asyncio.create_task(serving.wait_for_change(1_000.0))
+        await settle()
+        serving.notify()
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        other = asyncio.create_task(serving.wait_for_change(1_000.0))
+        await settle()
+        serving.notify()
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
+        assert other.cancelled()
+
+    in_virtual_time(story)
+
+
+# What nodes still hold.
+
+
+def test_a_node_with_a_link_unloads_at_once():
+    sender = FakeSender()
+    Leftovers(sender).unload(NODE_A, OLD)
+    assert [(each.node_id, each.message) for each in sender.sent] == [(NODE_A, Unload(OLD))]
+
+
+def test_an_absent_node_unloads_when_it_returns_unless_it_holds_it_again():
+    sender = FakeSender()
+    sender.closed.add(NODE_A)
+    left = Leftovers(sender)
+    left.unload(NODE_A, OLD)
+    left.unload(NODE_A, EPOCH)
+    sender.closed.clear()
+    left.node_connected(NODE_A, (), lambda epoch: epoch == EPOCH)
+    assert [each.message for each in sender.sent] == [Unload(OLD)]
+    sender.sent.clear()
+    left.node_connected(NODE_A, (), lambda _: False)
+    assert not sender.sent
+
+
+def test_every_node_hears_once_of_what_earlier_sessions_left():
+    sender = FakeSender()
+    left = Leftovers(sender)
+    for _ in range(2):
+        left.node_connected(NODE_A, (OLD, OLDER), lambda _: False)
+    left.node_connected(NODE_B, (OLD,), lambda _: False)
+    heard = [(each.node_id, each.message.epoch) for each in sender.sent]
+    assert heard == [(NODE_A, OLDER), (NODE_A, OLD), (NODE_B, OLD)]
+
+
+def test_what_is_remembered_of_absent_nodes_is_bounded():
+    sender = FakeSender()
+    left = Leftovers(sender)
+    sender.closed = {f"{number:016x}" for number in range(NODES_MAX + 10)}
+    for node_id in sorted(sender.closed):
+        left.unload(node_id, OLD)
+    for number in range(EPOCHS_MAX + 10):
+        left.unload(max(sender.closed), Epoch(9, number))
+    assert len(left._left) == NODES_MAX
+    assert len(left._left[max(sender.closed)]) == EPOCHS_MAX
