@@ -1,0 +1,196 @@
+"""What people see of nodes and models, and how they name them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from gateway_fakes import VirtualLoop, chain_of, finish
+from gateway_play import GatewayPlay
+
+from din.errors import Conflict, NotFound, UsageError
+
+Story = Callable[[GatewayPlay], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[[Story], None]:
+    def go(story: Story) -> None:
+        loop = VirtualLoop()
+        asyncio.set_event_loop(loop)
+
+        async def whole() -> None:
+            play = GatewayPlay(tmp_path)
+            await play.start()
+            try:
+                await story(play)
+            finally:
+                for node in play.nodes:
+                    node.kill()
+                await play.stop()
+
+        try:
+            loop.run_until_complete(whole())
+        finally:
+            finish(loop)
+            asyncio.set_event_loop(None)
+
+    return go
+
+
+def test_a_node_is_found_by_name_id_and_unique_beginning(run):
+    async def story(play: GatewayPlay) -> None:
+        first, second = play.add(), play.add()
+        for wanted in ("node-1", first.node_id):
+            assert play.service.inspect_node(wanted).node_id == first.node_id
+        with pytest.raises(Conflict) as ambiguous:
+            play.service.inspect_node("0000")
+        assert "node-1" in ambiguous.value.hint
+        with pytest.raises(NotFound) as missing:
+            play.service.inspect_node("nod-2")
+        assert "node-2" in missing.value.hint
+        with pytest.raises(NotFound):
+            play.service.inspect_node("")
+        assert second.node_id
+
+    run(story)
+
+
+def test_what_was_not_measured_is_not_shown_as_zero(run):
+    async def story(play: GatewayPlay) -> None:
+        play.add()
+        view = play.service.inspect_node("node-1")
+        assert view.health.cpu_percent is None
+        await asyncio.sleep(4)
+        view = play.service.inspect_node("node-1")
+        assert view.health.cpu_percent == 10.0
+        assert view.health.temperature_c is None
+        assert view.profile is not None
+        assert play.service.list_nodes().items[0].profile is None
+        assert 0 <= view.heartbeat_age_ms < 4_000
+
+    run(story)
+
+
+def test_the_gateway_says_who_it_is(run):
+    async def story(play: GatewayPlay) -> None:
+        play.add()
+        await play.register(chain_of(1))
+        view = play.service.gateway_view()
+        assert (view.nodes, view.models, view.cluster) == (1, 1, "test")
+
+    run(story)
+
+
+def test_goodbye_of_an_older_session_is_a_conflict_and_of_a_stranger_not_found(run):
+    async def story(play: GatewayPlay) -> None:
+        node = play.add()
+        with pytest.raises(Conflict):
+            play.service.deregister_node(node.node_id, node.session - 1)
+        with pytest.raises(NotFound):
+            play.service.deregister_node("f" * 16, 1)
+        assert play.service.inspect_node("node-1").status == "ready"
+
+    run(story)
+
+
+@pytest.mark.parametrize("body", [b"", b"\x00", b"\xff" * 400, b"GET / HTTP/1.1"])
+def test_garbage_in_place_of_a_registration_or_beat_is_a_usage_error(run, body: bytes):
+    async def story(play: GatewayPlay) -> None:
+        with pytest.raises(UsageError):
+            play.service.register_node(body, "10.0.0.1")
+        with pytest.raises(UsageError):
+            play.service.heartbeat(body)
+
+    run(story)
+
+
+def test_a_dry_run_asks_no_node_and_explains_those_not_chosen(run):
+    async def story(play: GatewayPlay) -> None:
+        nodes = [play.add(1_000), play.add(50)]
+        await play.register(chain_of(2))
+        await play.until_ready()
+        before = [len(node.prepares) for node in nodes]
+        plan = play.service.plan("faces", None, is_adapted=True)
+        assert {each.node for each in plan.placements} == {"node-1"}
+        assert all(each.memory_mib == 100 for each in plan.placements)
+        assert {each.node for each in plan.rejections} == {"node-2"}
+        assert [len(node.prepares) for node in nodes] == before
+        with pytest.raises(NotFound):
+            play.service.plan("faces", "9", is_adapted=False)
+
+    run(story)
+
+
+def test_the_gateway_is_ready_when_every_model_is_and_not_while_it_stops(run):
+    async def story(play: GatewayPlay) -> None:
+        assert play.service.is_gateway_ready()
+        await play.register(chain_of(1))
+        assert not play.service.is_gateway_ready()
+        play.add()
+        await play.until_ready()
+        assert play.service.is_gateway_ready()
+        removal = asyncio.create_task(play.service.remove_model("faces"))
+        while not removal.done():
+            play.service.is_gateway_ready()
+            play.service.list_models()
+            await asyncio.sleep(0)
+        play.gateway.dispatch.is_stopping = True
+        assert not play.service.is_gateway_ready()
+
+    run(story)
+
+
+def test_watching_tells_of_changes_and_is_quiet_between_them(run):
+    async def story(play: GatewayPlay) -> None:
+        seen: list[tuple[str, bytes]] = []
+
+        async def watch() -> None:
+            async for event in play.service.watch():
+                seen.append(event)  # noqa: PERF401 - as they come
+
+        task = asyncio.create_task(watch())
+        await asyncio.sleep(5)
+        assert [name for name, _ in seen] == ["nodes", "models"]
+        await play.register(chain_of(1))
+        play.add()
+        await play.until_ready()
+        await asyncio.sleep(1)
+        models = [msgspec.json.decode(body) for name, body in seen if name == "models"]
+        assert models[-1]["items"][0]["state"] == "ready"
+        play.gateway.dispatch.is_stopping = True
+        await asyncio.wait_for(task, 5)
+
+    run(story)
+
+
+def test_removing_an_unknown_model_names_the_nearest(run):
+    async def story(play: GatewayPlay) -> None:
+        play.add()
+        await play.register(chain_of(1))
+        with pytest.raises(NotFound) as missing:
+            await play.service.remove_model("face")
+        assert "faces" in missing.value.hint
+        assert play.service.manifest("faces").version == "1"
+
+    run(story)
+
+
+def test_stopping_ends_in_time_whatever_happens_to_the_links(run):
+    async def story(play: GatewayPlay) -> None:
+        for _ in range(4):
+            play.add()
+        await play.register(chain_of(1))
+        await play.until_ready()
+        for node in play.nodes:
+            node.kill()
+        started = play.loop.time()
+        await play.stop()
+        assert play.loop.time() - started < 11
+        await play.start()
+
+    run(story)
