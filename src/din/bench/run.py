@@ -31,9 +31,13 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "route": Benchmark("din.bench.decision:routes", "choosing replicas for one request"),
     "registration": Benchmark("din.bench.decision:registrations", "bytes that a node registers by"),
     "link": Benchmark("din.bench.links:links", "one frame between two processes"),
+    "blazeface": Benchmark(
+        "din.bench.overhead:blazeface", "a small real model against ONNX Runtime by itself"
+    ),
+    "trivial": Benchmark("din.bench.overhead:trivial", "600 KB in and out, nothing to compute"),
 }
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
-    "road": ("decision", "placement", "route", "registration", "link"),
+    "road": ("decision", "placement", "route", "registration", "link", "blazeface", "trivial"),
 }
 
 
