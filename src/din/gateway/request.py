@@ -216,17 +216,14 @@ class Request:
         call = self._call
         metas, chunks = self._consumed(replica.slice_index)
         started_ms = self._tools.clock()
+        patience_ms = self._patience_ms(replica)
         try:
-            async with asyncio.timeout(max(self.remaining_ms(), 0) / 1000):
+            async with asyncio.timeout(patience_ms / 1000):
                 result = await self._tools.direct.run(
                     key, metas, chunks, call.outputs, self.remaining_ms
                 )
         except TimeoutError:
-            node = self._tools.name_of(replica.node_id)
-            raise AttemptEnded(
-                DeadlineExceeded(f"the deadline passed while node {node} computed or queued it"),
-                is_retryable=False,
-            ) from None
+            raise self._direct_silent(replica, patience_ms) from None
         elapsed_us = int((self._tools.clock() - started_ms) * 1000)
         timing = SliceTiming(
             replica.slice_index,
@@ -240,6 +237,25 @@ class Request:
         self._observe({replica.slice_index: replica}, {replica.slice_index: timing})
         return self._answer(
             result.metas, result.views, result.release, {replica.slice_index: timing}, "direct"
+        )
+
+    def _patience_ms(self, replica: LiveReplica) -> float:
+        """Until the deadline, or for as long as it should take where another node may be asked:
+        a worker that computes on and one that is stuck look alike."""
+        remaining_ms = float(max(self.remaining_ms(), 0))
+        if len(self._serving.replicas(replica.slice_index)) < 2:
+            return remaining_ms
+        return min(self._silence_ms((replica,)), remaining_ms)
+
+    def _direct_silent(self, replica: LiveReplica, patience_ms: float) -> AttemptEnded:
+        node = self._tools.name_of(replica.node_id)
+        if self.remaining_ms() <= 0:
+            error = DeadlineExceeded(f"the deadline passed while node {node} computed or queued it")
+            return AttemptEnded(error, is_retryable=False)
+        return AttemptEnded(
+            ExecutionFailed(f"node {node} did not answer within {patience_ms:.0f} ms"),
+            blamed=(replica.node_id,),
+            is_node_suspect=True,
         )
 
     def _consumed(self, index: int) -> tuple[Sequence[TensorMeta], Sequence[Sequence[Buffer]]]:
