@@ -14,6 +14,7 @@ import pytest
 from din.cli import daemon
 from din.cli.daemon import Record, boot_id, read_record, records_in, start_ticks_of, write_record
 from din.config import GatewayConfig, NodeConfig
+from din.errors import Conflict
 from tests.cli.conftest import Run
 
 PROGRAM = Path(__file__).with_name("fake_program.py")
@@ -306,3 +307,17 @@ def test_a_state_directory_that_cannot_be_made_is_said(run: Run, state: Path, po
     told = run("up", "--no-node", "--port", str(port), "--state-dir", "/proc/nothing/here")
     assert told.exit_code == 4
     assert "cannot be started below /proc/nothing/here" in told.stderr
+
+
+def test_two_commands_do_not_start_programs_of_one_directory_at_once(tmp_path: Path) -> None:
+    """The loser of a race would take the winner's record for its own and leave an orphan."""
+    said: list[str] = []
+    with (
+        daemon.turn(str(tmp_path), said.append),
+        pytest.raises(Conflict),
+        daemon.turn(str(tmp_path), said.append, wait_s=0.01),
+    ):
+        pass
+    assert said == ["another `din` starts or stops programs here; waiting for it"]
+    with daemon.turn(str(tmp_path), said.append):
+        assert len(said) == 1

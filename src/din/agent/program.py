@@ -12,7 +12,6 @@ import asyncio
 import ctypes
 import gc
 import os
-import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -40,6 +39,7 @@ from din.system.descriptors import raise_limit
 from din.system.identity import Identity, claim_directory
 from din.system.network import AddressWatch, bound_addresses
 from din.system.sensors import Sensors
+from din.system.signals import stop_signals
 from din.transport.http_client import HttpClient
 from din.transport.redial import Redialler
 from din.transport.server import LinkServer
@@ -275,7 +275,7 @@ async def serve(config: NodeConfig) -> None:
         sensors = Sensors(sensor_settings(config), accelerator)
         agent = Agent(config, identity, sensors, make_profile(config, identity, accelerator, ()))
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals():
             loop.add_signal_handler(number, agent.stop)
         sensors.start()
         try:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import signal
 import socket
 import sys
 import tempfile
@@ -43,6 +42,7 @@ from din.system.clock import fine_monotonic_ms, monotonic_ms, wall_clock_iso, wa
 from din.system.descriptors import raise_limit
 from din.system.identity import Identity, claim_directory
 from din.system.network import AddressWatch, bound_addresses
+from din.system.signals import stop_signals
 from din.transport.announce import Announcer
 from din.transport.limits import LinkLimits
 from din.transport.server import LinkServer
@@ -86,7 +86,7 @@ async def _run(config: GatewayConfig) -> None:
 
 def _stop_signal() -> asyncio.Event:
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return stop
 

@@ -7,6 +7,7 @@ closes the gap between the check and the signal.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -14,8 +15,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,8 @@ from din.errors import Conflict, Denied, DinError, Internal, Unavailable, every_
 GRACE_S: Final = 12.0
 """After SIGTERM: longer than a gateway takes to let its running requests end."""
 KILL_S: Final = 5.0
+TURN_S: Final = 90.0
+"""Longer than a gateway and a node may take to start."""
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 LOG_TAIL_BYTES: Final = 4096
 RECORD_BYTES_MAX: Final = 65536
@@ -50,6 +53,53 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
 def run_folder(state_dir: str) -> Path:
     """Where the records of a state directory lie."""
     return Path(state_dir) / "run"
+
+
+@contextmanager
+def turn(state_dir: str, say: Callable[[str], None], wait_s: float = TURN_S) -> Generator[None]:
+    """One command at a time starts or stops programs of a state directory: two at once would take
+    each other's records for their own. Raises Conflict, Denied or Unavailable."""
+    path = run_folder(state_dir) / "turn.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _error_of_file(f"a program cannot be started below {state_dir}", error) from None
+    try:
+        _await_turn(descriptor, say, time.monotonic() + wait_s)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _await_turn(descriptor: int, say: Callable[[str], None], give_up_s: float) -> None:
+    has_said = False
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if not has_said:
+                say("another `din` starts or stops programs here; waiting for it")
+            has_said = True
+        else:
+            return
+        if not sleep_until(give_up_s):
+            raise Conflict(
+                "another `din` has been starting or stopping programs here for too long",
+                hint="look for it with `ps`, or use another --state-dir",
+            )
+
+
+def _error_of_file(what: str, error: OSError) -> DinError:
+    if isinstance(error, PermissionError):
+        return Denied(
+            f"{what}: {error.strerror}",
+            hint="run it as the user who started DIN, or give another place with --state-dir",
+        )
+    return Unavailable(
+        f"{what}: {error.strerror}",
+        hint="give another place with --state-dir, or make this one usable",
+    )
 
 
 def start_ticks_of(pid: int, proc: Path = Path("/proc")) -> int | None:
@@ -86,9 +136,7 @@ def read_record(path: Path) -> Record | None:
     except msgspec.MsgspecError:
         record = None
     except OSError as error:
-        raise Denied(
-            f"{path} cannot be read: {error.strerror}", hint="run it as the user who started DIN"
-        ) from None
+        raise _error_of_file(f"{path} cannot be read", error) from None
     if record is not None and is_running(record):
         return record
     with suppress(OSError):

@@ -14,7 +14,7 @@ from din.cli import daemon
 from din.cli.frame import Command, say
 from din.cli.options import gateway_options, gateway_settings, node_options, node_settings
 from din.cli.sources import load_gateway
-from din.config import Config
+from din.config import Config, NodeConfig
 from din.errors import NotFound
 
 GATEWAY_MODULE: Final = "din.bootstrap.gateway"
@@ -59,15 +59,36 @@ def start_gateway(**flags: Any) -> None:
 def start_node(detach: bool, **flags: Any) -> None:
     """Run a node in the foreground, until Ctrl-C or SIGTERM."""
     config = node_settings(flags)
-    path = daemon.run_folder(config.state_dir) / "node.json"
-    running = daemon.read_record(path)
+    if not detach:
+        if not _is_running(config):
+            _check_port(config)
+            run_in_place(AGENT_MODULE, config)
+        return
+    with daemon.turn(config.state_dir, say):
+        if _is_running(config):
+            return
+        _check_port(config)
+        record = _detached(config)
+    click.echo(config.name)
+    say(f"node {config.name} runs as process {record.pid}; its log is {record.log_path}")
+    say("next: din node list")
+
+
+def _is_running(config: NodeConfig) -> bool:
+    running = daemon.read_record(daemon.run_folder(config.state_dir) / "node.json")
     if running is not None:
         say(f"node {running.name} already runs (process {running.pid})")
-        return
+    return running is not None
+
+
+def _check_port(config: NodeConfig) -> None:
     if config.port:
         daemon.check_port(config.host, config.port)
-    if not detach:
-        run_in_place(AGENT_MODULE, config)
+
+
+def _detached(config: NodeConfig) -> daemon.Record:
+    """Start a node that outlives this command."""
+    path = daemon.run_folder(config.state_dir) / "node.json"
     record, child = daemon.launch(
         AGENT_MODULE,
         config,
@@ -83,9 +104,7 @@ def start_node(detach: bool, **flags: Any) -> None:
             path.unlink(missing_ok=True)
             raise daemon.error_of_exit(record, exit_code)
     daemon.leave(child)
-    click.echo(config.name)
-    say(f"node {config.name} runs as process {record.pid}; its log is {record.log_path}")
-    say("next: din node list")
+    return record
 
 
 @click.command(

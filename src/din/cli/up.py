@@ -42,9 +42,10 @@ def up(no_node: bool, foreground: bool, **flags: Any) -> None:
     if foreground:
         daemon.check_port(config.host, config.port)
         run_in_place(GATEWAY_MODULE, config)
-    url = _gateway_up(config)
-    if not no_node:
-        _node_up(config, url)
+    with daemon.turn(config.state_dir, say):
+        url = _gateway_up(config)
+        if not no_node:
+            _node_up(config, url)
     click.echo(url)
     say("next: din model register MODEL.onnx" if not no_node else f"next: {_node_command(url)}")
 
@@ -187,9 +188,17 @@ def down(state_dir: str | None, dry_run: bool) -> None:
     from din.cli.sources import load_gateway
 
     config = load_gateway({"state_dir": state_dir}, os.environ)
-    found = daemon.records_in(config.state_dir)
-    if not found:
+    if not daemon.run_folder(config.state_dir).is_dir():
         say(f"nothing that `din up` started with {config.state_dir} is running")
+        return
+    with daemon.turn(config.state_dir, say):
+        _stop_all(config.state_dir, dry_run=dry_run)
+
+
+def _stop_all(state_dir: str, *, dry_run: bool) -> None:
+    found = daemon.records_in(state_dir)
+    if not found:
+        say(f"nothing that `din up` started with {state_dir} is running")
     for path, record in found:
         what = f"{record.program} {record.name} (process {record.pid})"
         if dry_run:
