@@ -36,6 +36,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.loop = VirtualLoop()
         asyncio.set_event_loop(self.loop)
         self.play: GatewayPlay
+        self.crashes = 0
 
     def do(self, work: Any = None) -> None:
         async def whole() -> None:
@@ -156,6 +157,7 @@ class FleetMachine(RuleBasedStateMachine):
 
     @rule()
     def crash_the_gateway(self) -> None:
+        self.crashes += 1
         self.do(self.play.crash())
 
     # What always holds.
@@ -207,6 +209,17 @@ class FleetMachine(RuleBasedStateMachine):
                 self.play.story(each) for each in self.play.gateway.models.model_ids()
             ]
             await asyncio.sleep(0.5)
+        await asyncio.sleep(30.0)
+        if not self.crashes:
+            for node in self.play.nodes:
+                for epoch, index in node.held:
+                    found = [
+                        each
+                        for each in self.play.gateway.deployer.holdings()
+                        if each.serving.deployment.epoch == epoch
+                    ]
+                    assert found, f"{node.name} holds {epoch}, which is over"
+                    assert found[0].has(index, node.node_id), f"{node.name} holds {index}, unasked"
 
 
 TestFleetMachine = FleetMachine.TestCase

@@ -468,6 +468,18 @@ def test_cutting_to_fit_keeps_the_version_and_replaces_its_deployment(run):
     run(story)
 
 
+def test_the_model_can_be_asked_for_at_every_moment_of_a_cut(run):
+    async def story(play: Play) -> None:
+        record = await play.register()
+        task = asyncio.create_task(play.book.cut_to_fit(record, 64))
+        while not task.done():
+            assert play.book.serving("faces", None) in play.deployer.servings
+            await asyncio.sleep(0)
+        assert play.book.serving("faces", None) is play.deployer.servings[1]
+
+    run(story)
+
+
 def test_a_cut_that_is_refused_leaves_the_version_as_it_was(run):
     async def story(play: Play) -> None:
         record = await play.register()

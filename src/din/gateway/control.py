@@ -12,6 +12,7 @@ from din.domain.model import ModelManifest
 from din.domain.plan import Plan
 from din.domain.request import Trace
 from din.domain.views import GatewayView, ModelList, ModelView, NodeList, NodeView, RegisterModel
+from din.errors import NotFound
 from din.gateway.core import Gateway
 from din.gateway.service import InferenceAnswer, InferenceCall
 from din.gateway.serving import Serving
@@ -90,7 +91,10 @@ class GatewayService:
         """See InferenceService."""
         models = self._gateway.models
         is_stopping = self._gateway.dispatch.is_stopping
-        return not is_stopping and all(self.is_ready(each) for each in models.model_ids())
+        try:
+            return not is_stopping and all(self.is_ready(each) for each in models.model_ids())
+        except NotFound:  # one is just being registered or removed
+            return False
 
     def count_rejected(self, model_id: str, error_code: str) -> None:
         """See InferenceService."""

@@ -191,7 +191,8 @@ class ModelBook:
         cut = await self._build(
             record.order, manifest.model_id, manifest.version, record.order_sha256, memory_mib_max
         )
-        old = self._servings.pop((manifest.model_id, manifest.version), None)
+        # It stays in its place until the cut one stands there: who asks meanwhile may wait.
+        old = self._servings.get((manifest.model_id, manifest.version))
         await self._keep(cut)
         if old is not None:
             assert self._deployer is not None, "connect() comes first"
