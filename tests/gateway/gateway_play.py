@@ -98,6 +98,7 @@ class FakeLink:
     """The gateway's end of a link to a fake node."""
 
     is_local = False
+    local_host = ""
 
     def __init__(self, node: FakeNode) -> None:
         self.node = node
