@@ -59,10 +59,10 @@ class Network:
         self.url = ""
         self.gateway: subprocess.Popen[bytes] | None = None
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
-        cluster = f"bench-{secrets.token_hex(4)}"
+        self.cluster = f"bench-{secrets.token_hex(4)}"
         settings: dict[str, Any] = {
             "port": 0,
-            "cluster": cluster,
+            "cluster": self.cluster,
             "discovery_mode": "unicast",
             "state_dir": str(self.folder / "gateway"),
             **gateway_settings,
@@ -107,7 +107,7 @@ class Network:
         known: dict[str, Any] = {
             "name": name,
             "port": 0,
-            "cluster": self._gateway_config.cluster,
+            "cluster": self.cluster,
             "discovery_mode": "unicast",
             "gateway": (self.url,),
             "state_dir": str(self.folder / name),

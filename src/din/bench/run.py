@@ -31,14 +31,20 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "route": Benchmark("din.bench.decision:routes", "choosing replicas for one request"),
     "registration": Benchmark("din.bench.decision:registrations", "bytes that a node registers by"),
     "link": Benchmark("din.bench.links:links", "one frame between two processes"),
+    "heartbeats": Benchmark("din.bench.beats:heartbeats", "beats that a gateway takes"),
+    "arena": Benchmark("din.bench.hops:arena", "agent to worker through shared memory"),
+    "hops": Benchmark("din.bench.hops:hops", "worker to worker through both agents"),
     "blazeface": Benchmark(
         "din.bench.overhead:blazeface", "a small real model against ONNX Runtime by itself"
     ),
     "trivial": Benchmark("din.bench.overhead:trivial", "600 KB in and out, nothing to compute"),
+    "slices": Benchmark("din.bench.slices:slices", "five slices against the whole, one process"),
+    "two-nodes": Benchmark("din.bench.hops:two_nodes", "two slices on two nodes against the whole"),
+    "idle": Benchmark("din.bench.resting:idle", "memory at rest, and how fast it starts"),
+    "start-up": Benchmark("din.bench.resting:start_up", "`din --help` against bare Python"),
+    "kill": Benchmark("din.bench.resting:kill", "a worker killed under load"),
 }
-GROUPS: Final[dict[str, tuple[str, ...]]] = {
-    "road": ("decision", "placement", "route", "registration", "link", "blazeface", "trivial"),
-}
+GROUPS: Final[dict[str, tuple[str, ...]]] = {"road": tuple(BENCHMARKS)}
 
 
 def groups() -> dict[str, tuple[str, ...]]:

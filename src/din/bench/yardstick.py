@@ -93,7 +93,7 @@ def main(model: str, port: str, workers: str) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(("127.0.0.1", int(port)))
-        Multiprocess(config, uvicorn.Server(config).run, [sock]).run()
+        Multiprocess(config, [sock]).run()
 
 
 if __name__ == "__main__":
