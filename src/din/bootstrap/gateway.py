@@ -47,6 +47,7 @@ from din.transport.announce import Announcer
 from din.transport.limits import LinkLimits
 from din.transport.server import LinkServer
 from din.version import __version__
+from din.wire.registration import ADDRESS_COUNT_MAX
 
 UNIX_PATH_BYTES_MAX: Final = 100
 """The kernel allows 107; some room for a suffix."""
@@ -155,7 +156,7 @@ def _effects(
         membership=Membership(schedule),
         policy=policy_of(config.policy),
         terms=lambda: reach.terms(schedule),
-        artifact_url=lambda _: reach.artifact_url,
+        artifact_url=reach.artifact_url,
         metrics=GatewayMetrics(),
         clock=fine_monotonic_ms,
         wall_clock_iso=wall_clock_iso,
@@ -195,9 +196,9 @@ class _Reach:
     def __init__(self, config: GatewayConfig, identity: Identity, port: int) -> None:
         self._config = config
         self._identity = identity
-        self.host = bound_addresses(config.host, AddressWatch().current)[0]
-        self.url = f"http://{self.host}:{port}"
-        self.artifact_url = f"{self.url}/api/v1/artifacts/"
+        self._port = port
+        self._hosts = bound_addresses(config.host, AddressWatch().current)
+        self.url = f"http://{self._hosts[0]}:{port}"
         self.links: tuple[str, ...] = ()
 
     def listen(self, server: LinkServer) -> None:
@@ -207,7 +208,14 @@ class _Reach:
             path = str(Path(tempfile.gettempdir()) / f"din-{self._identity.node_id}.sock")
         server.listen_unix(path)
         link_port = server.listen_tcp(self._config.host, 0)
-        self.links = (f"unix:{path}", f"tcp:{self.host}:{link_port}")
+        # Nodes in several networks reach us under several addresses, and perhaps not each other.
+        tcp = (f"tcp:{host}:{link_port}" for host in self._hosts)
+        self.links = (f"unix:{path}", *tcp)[:ADDRESS_COUNT_MAX]
+
+    def artifact_url(self, host: str) -> str:
+        """Where artifacts are for a node that has us at this address; empty = on this host."""
+        shown = f"[{host}]" if ":" in host else host or self._hosts[0]
+        return f"http://{shown}:{self._port}/api/v1/artifacts/"
 
     def terms(self, schedule: BeatSchedule) -> Terms:
         """What every admitted node is told."""

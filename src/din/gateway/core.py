@@ -52,7 +52,8 @@ class Effects:
     membership: Membership
     policy: Policy
     terms: Callable[[], Terms]
-    artifact_url: Callable[[NodeId], str]
+    artifact_url: Callable[[str], str]
+    """Where artifacts are for a node that has us at this address; empty = on this host."""
     metrics: GatewayMetrics
     clock: Callable[[], float]
     """Monotonic milliseconds with fractions."""
@@ -93,7 +94,7 @@ class Gateway:
             sender=self.links,
             is_local=self.links.is_local,
             clock=effects.clock,
-            artifact_url=effects.artifact_url,
+            artifact_url=lambda node_id: effects.artifact_url(self.links.local_host(node_id)),
             report=effects.report,
         )
         self.models = ModelBook(effects.store, effects.artifacts, effects.carving)

@@ -96,6 +96,11 @@ class NodeLinks:
         link = self._links.get(node_id)
         return link is not None and link.is_local
 
+    def local_host(self, node_id: str) -> str:
+        """Under which of our addresses a node reached us; empty on this host or without a link."""
+        link = self._links.get(node_id)
+        return link.local_host if link is not None else ""
+
     def send(
         self, node_id: str, message: AnyMessage, body: Sequence[memoryview | bytes] = ()
     ) -> bool:

@@ -79,6 +79,16 @@ class Lane:
         self.received_at = self._loop.time()
 
     @property
+    def local_host(self) -> str:
+        """Our own address on this socket; empty on a Unix socket or when it is gone."""
+        if self._is_local or self.is_closed:
+            return ""
+        try:
+            return str(self._socket.getsockname()[0])
+        except OSError:
+            return ""
+
+    @property
     def queued_bytes(self) -> int:
         """Not yet taken by the kernel."""
         return self._outbox.queued_bytes

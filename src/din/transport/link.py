@@ -103,6 +103,11 @@ class Link:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
+    def local_host(self) -> str:
+        """Under which of our addresses the peer has us; empty on a Unix socket."""
+        return self._urgent.local_host
+
+    @property
     def queued_bytes(self) -> int:
         """Accepted by `send` but not yet taken by the kernel, in both lanes."""
         return self._urgent.queued_bytes + self._bulk.queued_bytes

@@ -56,6 +56,10 @@ class SocketLike(Protocol):
         """End one direction."""
         ...
 
+    def getsockname(self) -> Any:
+        """Our own address; for TCP its first part is the host. Raises OSError."""
+        ...
+
     def close(self) -> None:
         """End both."""
         ...
