@@ -209,7 +209,7 @@ def two_nodes(effort: Effort) -> Iterator[Row]:
         seen = _in_turn(shots, effort)
     added = [split - whole for split, whole in zip(seen["split"], seen["whole"], strict=True)]
     whole_ms = median(seen["whole"])
-    limit_ms = whole_ms * SPLIT_SHARE_MAX + SPLIT_MS_MAX
+    limit_ms = round(whole_ms * SPLIT_SHARE_MAX + SPLIT_MS_MAX, 2)
     how = (
         f"CenterFace {SPLIT_SIDE}x{SPLIT_SIDE} cut at {SPLIT_POINT}, p50 of 1 client, over "
         f"{whole_ms:.1f} ms whole through one agent; goal is 5 % + 1 ms; median of "
