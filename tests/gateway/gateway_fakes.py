@@ -17,6 +17,8 @@ from din.domain.model import GATEWAY, Edge, ModelManifest, Partition, Slice
 from din.domain.node import NodeId
 from din.domain.request import SliceTiming
 from din.domain.tensor import TensorMeta, TensorSpec
+from din.flow.timeout import Timeouts
+from din.gateway.request import TIMEOUT_LIMITS
 from din.gateway.serving import Serving
 from din.gateway.shape import RouteShape
 from din.wire.messages import AnyMessage
@@ -228,7 +230,8 @@ def manifest_of(partition: Partition, model_id: str = MODEL, **more: Any) -> Mod
 
 def serving_of(partition: Partition, epoch: Epoch = EPOCH, **more: Any) -> Serving:
     return Serving(
-        Deployment(epoch=epoch, manifest=manifest_of(partition, **more), partition=partition)
+        Deployment(epoch=epoch, manifest=manifest_of(partition, **more), partition=partition),
+        Timeouts(TIMEOUT_LIMITS),
     )
 
 

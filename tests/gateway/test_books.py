@@ -19,6 +19,7 @@ from gateway_fakes import (
 
 from din.domain.deployment import Epoch
 from din.errors import Conflict, NotFound
+from din.flow.timeout import Timeouts
 from din.gateway.leftovers import EPOCHS_MAX, NODES_MAX, Leftovers
 from din.gateway.serving import LiveReplica
 from din.gateway.traces import TRACES_KEPT_MAX, Outcome, TraceBook
@@ -104,7 +105,7 @@ def test_nothing_is_found_in_an_empty_book():
 
 
 def test_the_mean_of_a_replica_follows_slowly():
-    replica = LiveReplica(0, NODE_A, is_local=False)
+    replica = LiveReplica("slice", NODE_A, is_local=False, timeouts=Timeouts())
     replica.observe(8.0)
     assert replica.mean_ms == 8.0
     replica.observe(16.0)

@@ -26,6 +26,7 @@ from din.errors import (
     Unavailable,
     UsageError,
 )
+from din.flow.timeout import Timeouts
 from din.gateway.models import MODELS_MAX, ModelBook
 from din.gateway.names import MODEL_ID_BYTES_MAX, MODEL_ID_CHARS_MAX, nearest, normal_model_id
 from din.gateway.record import REPLICAS_MAX, WORKERS_MAX, ModelRecord
@@ -94,7 +95,8 @@ class FakeDeployer:
                 epoch=Epoch(record.number, len(self.servings) + 1),
                 manifest=record.manifest,
                 partition=record.partition,
-            )
+            ),
+            Timeouts(),
         )
         self.servings.append(serving)
         return serving
@@ -544,19 +546,5 @@ def test_a_damaged_record_stops_the_start_with_its_key_and_a_hint(run):
         assert isinstance(error, Internal)
         assert "models/faces/1" in error.message
         assert error.hint
-
-    run(story)
-
-
-def test_slices_know_the_deployments_that_hold_them(run):
-    async def story(play: Play) -> None:
-        await play.register("faces")
-        await play.register("plates")
-        found = play.book.servings_of(f"{0:064x}")
-        assert [serving for serving, _ in found] == play.deployer.servings
-        await play.book.remove("faces")
-        assert len(play.book.servings_of(f"{0:064x}")) == 1
-        assert play.book.servings_of("unknown") == []
-        assert play.book.servings() == (play.deployer.servings[1],)
 
     run(story)

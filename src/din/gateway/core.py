@@ -20,6 +20,7 @@ from din.discovery.admission import Terms
 from din.discovery.membership import Membership
 from din.domain.node import NodeId
 from din.errors import DinError
+from din.flow.timeout import Timeouts
 from din.gateway.carving import Carving
 from din.gateway.deployer import Deployer
 from din.gateway.direct import DirectWorkers
@@ -29,7 +30,7 @@ from din.gateway.links import NodeLinks
 from din.gateway.metrics import GatewayMetrics
 from din.gateway.models import ModelBook, ModelRecord
 from din.gateway.relay import Relay
-from din.gateway.request import RequestTools
+from din.gateway.request import TIMEOUT_LIMITS, RequestTools
 from din.gateway.serving import Serving
 from din.gateway.traces import TraceBook
 from din.placement.policy import Policy
@@ -71,6 +72,7 @@ class Gateway:
     def __init__(self, effects: Effects) -> None:
         loop = asyncio.get_running_loop()
         self.effects = effects
+        self.timeouts = Timeouts(TIMEOUT_LIMITS)
         self.links = NodeLinks(effects.report, takes_workers=effects.takes_workers)
         self.direct = DirectWorkers(loop)
         self.fleet = Fleet(
@@ -96,6 +98,7 @@ class Gateway:
             clock=effects.clock,
             artifact_url=lambda node_id: effects.artifact_url(self.links.local_host(node_id)),
             report=effects.report,
+            timeouts=self.timeouts,
         )
         self.models = ModelBook(effects.store, effects.artifacts, effects.carving)
         self.traces = TraceBook(self.fleet.name_of, effects.wall_clock_iso)
@@ -167,12 +170,8 @@ class Gateway:
         return self.deployer.loaded_mib(node_id)
 
     def measured_ms(self, slice_id: str, node_id: NodeId) -> float | None:
-        """What a slice was measured to take on a node, in any deployment that runs now."""
-        for serving, index in self.models.servings_of(slice_id):
-            replica = serving.replicas(index).get(node_id)
-            if replica is not None and replica.mean_ms is not None:
-                return replica.mean_ms
-        return None
+        """What a slice was measured to take on a node, in whichever deployment."""
+        return self.timeouts.mean_ms(slice_id, node_id)
 
     # links.LinkEvents.
 

@@ -24,6 +24,7 @@ from din.domain.deployment import Deployment, DeploymentState, Epoch
 from din.domain.node import NodeId
 from din.domain.plan import Plan
 from din.errors import CannotPlace, DinError, UsageError, error_of_code
+from din.flow.timeout import Timeouts
 from din.gateway.epochs import EpochBook
 from din.gateway.holding import Holding, Known
 from din.gateway.leftovers import Leftovers
@@ -76,6 +77,7 @@ class Deployer:
         is_local: Callable[[str], bool],
         clock: Callable[[], float],
         artifact_url: Callable[[NodeId], str],
+        timeouts: Timeouts,
         report: Report,
     ) -> None:
         self._epochs = EpochBook(store)
@@ -86,6 +88,7 @@ class Deployer:
         self._clock = clock
         self._artifact_url = artifact_url
         self._report = report
+        self._timeouts = timeouts
         self._holdings: dict[Epoch, Holding] = {}
         self._wake = asyncio.Event()
         self.on_ready: Callable[[Serving], None] = lambda serving: None
@@ -99,7 +102,8 @@ class Deployer:
         """Start to place and load a version under a new epoch."""
         epoch = await self._epochs.next(record)
         serving = Serving(
-            Deployment(epoch=epoch, manifest=record.manifest, partition=record.partition)
+            Deployment(epoch=epoch, manifest=record.manifest, partition=record.partition),
+            self._timeouts,
         )
         self._holdings[epoch] = Holding(record, serving)
         self.look()

@@ -66,7 +66,6 @@ class ModelBook:
         self._deployer: Deploying | None = None
         self._records: dict[str, dict[str, ModelRecord]] = {}
         self._servings: dict[tuple[str, str], Serving] = {}
-        self._by_slice: dict[str, list[tuple[Serving, int]]] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._builds = 0
         """Versions in the making: their artifacts are in no record yet, so none is dropped."""
@@ -130,10 +129,6 @@ class ModelBook:
     def servings(self) -> tuple[Serving, ...]:
         """All that are deployed now."""
         return tuple(self._servings.values())
-
-    def servings_of(self, slice_id: str) -> list[tuple[Serving, int]]:
-        """Deployments that hold a slice, and its index there."""
-        return self._by_slice.get(slice_id, [])
 
     def whole_ms(self, source_sha256: str) -> dict[NodeId, float]:
         """Measured time by node of the same file where it is deployed in one slice."""
@@ -316,20 +311,12 @@ class ModelBook:
         manifest = record.manifest
         serving = await self._deployer.deploy(record)
         self._servings[manifest.model_id, manifest.version] = serving
-        self._index_slices()
-
-    def _index_slices(self) -> None:
-        self._by_slice = {}
-        for serving in self._servings.values():
-            for part in serving.deployment.partition.slices:
-                self._by_slice.setdefault(part.slice_id, []).append((serving, part.index))
 
     async def _forget(self, model_id: str, version: str) -> None:
         assert self._deployer is not None, "connect() comes first"
         # The store first: when the disk is full, the model stays as it is.
         record = await self._unrecord(model_id, version)
         serving = self._servings.pop((model_id, version), None)
-        self._index_slices()
         if serving is not None:
             await self._deployer.retire(serving)
         self._drop_artifacts(artifacts_of(record))

@@ -31,6 +31,9 @@ from din.errors import (
     ExecutionFailed,
     Unavailable,
 )
+from din.flow.retry import Outcome as RetryQuestion
+from din.flow.retry import RetryLimits, decide_retry
+from din.flow.timeout import FACTOR, TimeoutLimits
 from din.gateway.attempt import Attempt
 from din.gateway.direct import DirectWorkers, Key
 from din.gateway.failure import AttemptEnded
@@ -53,8 +56,9 @@ TIMEOUT_MS_MAX: Final = 600_000
 SILENCE_COLD_MS: Final = 10_000.0
 """How long an attempt may be silent while nothing was measured yet."""
 SILENCE_FLOOR_MS: Final = 1_000.0
-SILENCE_FACTOR: Final = 3.0
-"""Surface 69: three times the sliding mean; a time-out feeds back as a sample (seed defect 3)."""
+TIMEOUT_LIMITS: Final = TimeoutLimits(cold_ms=SILENCE_COLD_MS / FACTOR)
+"""Three times the sliding mean; a time-out feeds back as a sample, so a slower node recovers."""
+RETRY_LIMITS: Final = RetryLimits(attempts_max=ATTEMPTS_MAX)
 BUSY_PAUSE_S: Final = 0.005
 
 
@@ -214,9 +218,10 @@ class Request:
 
     async def _direct(self, key: Key, replica: LiveReplica) -> InferenceAnswer:
         call = self._call
-        metas, chunks = self._consumed(replica.slice_index)
+        index = key[1]
+        metas, chunks = self._consumed(index)
         started_ms = self._tools.clock()
-        patience_ms = self._patience_ms(replica)
+        patience_ms = self._patience_ms(index, replica)
         try:
             async with asyncio.timeout(patience_ms / 1000):
                 result = await self._tools.direct.run(
@@ -226,7 +231,7 @@ class Request:
             raise self._direct_silent(replica, patience_ms) from None
         elapsed_us = int((self._tools.clock() - started_ms) * 1000)
         timing = SliceTiming(
-            replica.slice_index,
+            index,
             replica.node_id,
             0,
             max(elapsed_us - result.compute_us, 0),
@@ -234,16 +239,14 @@ class Request:
             0,
             result.accelerator_percent,
         )
-        self._observe({replica.slice_index: replica}, {replica.slice_index: timing})
-        return self._answer(
-            result.metas, result.views, result.release, {replica.slice_index: timing}, "direct"
-        )
+        self._observe({index: replica}, {index: timing})
+        return self._answer(result.metas, result.views, result.release, {index: timing}, "direct")
 
-    def _patience_ms(self, replica: LiveReplica) -> float:
+    def _patience_ms(self, index: int, replica: LiveReplica) -> float:
         """Until the deadline, or for as long as it should take where another node may be asked:
         a worker that computes on and one that is stuck look alike."""
         remaining_ms = float(max(self.remaining_ms(), 0))
-        if len(self._serving.replicas(replica.slice_index)) < 2:
+        if len(self._serving.replicas(index)) < 2:
             return remaining_ms
         return min(self._silence_ms((replica,)), remaining_ms)
 
@@ -298,9 +301,9 @@ class Request:
         total = 0.0
         for replica in replicas:
             if replica.mean_ms is None:
-                return max(SILENCE_COLD_MS, SILENCE_FLOOR_MS)
-            total += replica.mean_ms * (replica.inflight + 1)
-        return max(SILENCE_FACTOR * total, SILENCE_FLOOR_MS)
+                return SILENCE_COLD_MS
+            total += replica.timeout_ms * (replica.inflight + 1)
+        return max(total, SILENCE_FLOOR_MS)
 
     # After an attempt.
 
@@ -333,23 +336,28 @@ class Request:
         """Return when another attempt may start. Raises the error when none may."""
         for replica in replicas.values():
             if replica.node_id in ended.blamed and not ended.is_busy:
-                replica.observe((replica.mean_ms or SILENCE_COLD_MS / SILENCE_FACTOR) * 3)
+                replica.observe_failure()
         for node_id in ended.blamed:
             if ended.is_node_suspect:
                 self._tools.suspect(NodeId(node_id), ended.error.message)
             elif not ended.is_busy:
                 self._tools.slice_failed(NodeId(node_id))
-        is_random = self._shape.is_random and not self._call.is_retry_of_random_allowed
-        if not ended.is_retryable or (is_random and not ended.is_busy):
-            raise ended.error
         self._failures += not ended.is_busy
         self._slice_failures += (
             isinstance(ended.error, ExecutionFailed) and not ended.is_node_suspect
         )
-        is_out_of_attempts = (
-            self._failures >= ATTEMPTS_MAX or self._slice_failures >= SLICE_FAILURES_MAX
+        decision = decide_retry(
+            RetryQuestion(
+                attempts=self._failures,
+                remaining_ms=self.remaining_ms(),
+                is_retryable=ended.is_retryable and self._slice_failures < SLICE_FAILURES_MAX,
+                is_busy=ended.is_busy,
+                is_random=self._shape.is_random,
+                is_retry_of_random_allowed=self._call.is_retry_of_random_allowed,
+            ),
+            RETRY_LIMITS,
         )
-        if self.remaining_ms() <= 0 or (is_out_of_attempts and not ended.is_busy):
+        if not decision.is_allowed:
             raise ended.error
         self._avoided.update(ended.blamed)
         self._tools.metrics.count_retry()

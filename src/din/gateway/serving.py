@@ -10,33 +10,49 @@ from contextlib import suppress
 
 from din.domain.deployment import Deployment
 from din.domain.node import NodeId
+from din.flow.timeout import Timeouts
 from din.gateway.shape import RouteShape
 
 
 class LiveReplica:
-    """Counters of one ready slice on one node."""
+    """One ready slice on one node: requests under way, and how long the slice takes there."""
 
-    __slots__ = ("inflight", "is_local", "mean_ms", "node_id", "slice_index")
+    __slots__ = ("_key", "_timeouts", "inflight", "is_local", "node_id")
 
-    def __init__(self, slice_index: int, node_id: NodeId, *, is_local: bool) -> None:
-        self.slice_index = slice_index
+    def __init__(
+        self, slice_id: str, node_id: NodeId, *, is_local: bool, timeouts: Timeouts
+    ) -> None:
         self.node_id = node_id
         self.is_local = is_local
         self.inflight = 0
-        self.mean_ms: float | None = None
+        self._key = (slice_id, node_id)
+        self._timeouts = timeouts
+
+    @property
+    def mean_ms(self) -> float | None:
         """Sliding mean of queue + compute; a failure counts as one time-out. None = not yet run."""
+        return self._timeouts.mean_ms(*self._key)
+
+    @property
+    def timeout_ms(self) -> float:
+        """How long one run may take: three times the mean."""
+        return self._timeouts.timeout_ms(*self._key)
 
     def observe(self, elapsed_ms: float) -> None:
-        """Take one more measured time (weight 1/8, as TCP smooths its round trips: RFC 6298)."""
-        mean = self.mean_ms
-        self.mean_ms = elapsed_ms if mean is None else mean + (elapsed_ms - mean) / 8
+        """Take one more measured time."""
+        self._timeouts.observe(*self._key, elapsed_ms)
+
+    def observe_failure(self) -> None:
+        """A failure or silence counts as the whole time that would have been waited."""
+        self._timeouts.observe_timeout(*self._key)
 
 
 class Serving:
     """One deployment with its live replicas and those who wait for it."""
 
-    def __init__(self, deployment: Deployment) -> None:
+    def __init__(self, deployment: Deployment, timeouts: Timeouts) -> None:
         self.deployment = deployment
+        self._timeouts = timeouts
         partition = deployment.partition
         self.raw = RouteShape(partition, is_adapted=False)
         self.adapted = RouteShape(partition, is_adapted=True) if partition.adapted_edges else None
@@ -56,7 +72,10 @@ class Serving:
     def add(self, slice_index: int, node_id: NodeId, *, is_local: bool) -> None:
         """A replica became ready."""
         if node_id not in self._live[slice_index]:
-            self._live[slice_index][node_id] = LiveReplica(slice_index, node_id, is_local=is_local)
+            slice_id = self.deployment.partition.slices[slice_index].slice_id
+            self._live[slice_index][node_id] = LiveReplica(
+                slice_id, node_id, is_local=is_local, timeouts=self._timeouts
+            )
         self.notify()
 
     def drop(self, slice_index: int, node_id: NodeId) -> None:
