@@ -53,7 +53,11 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = 450
     policy: Annotated[
         Literal["weighted-least-load", "seed-strict", "weighted-least-load-literal"],
-        Meta(description="how nodes are chosen"),
+        Meta(
+            description="how nodes are chosen: by queue, time, health and CPU load; seed-strict "
+            "takes none above 30 % CPU or with less than 1.5 GB of accelerator memory free; "
+            "weighted-least-load-literal is for comparison only"
+        ),
     ] = "weighted-least-load"
     direct: Annotated[
         bool,

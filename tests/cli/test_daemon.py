@@ -309,6 +309,18 @@ def test_a_state_directory_that_cannot_be_made_is_said(run: Run, state: Path, po
     assert "cannot be started below /proc/nothing/here" in told.stderr
 
 
+def test_a_state_directory_of_somebody_else_is_said(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    told = run("down", "--state-dir", "/srv/other")
+    assert told.exit_code == 8
+    assert "error: /srv/other/run cannot be read: Permission denied" in told.stderr
+
+
 def test_two_commands_do_not_start_programs_of_one_directory_at_once(tmp_path: Path) -> None:
     """The loser of a race would take the winner's record for its own and leave an orphan."""
     said: list[str] = []

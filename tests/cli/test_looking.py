@@ -117,8 +117,10 @@ def test_draining_is_asked_for_by_id(fake: FakeGateway, run: Run) -> None:
     assert would.exit_code == 0
     assert "would drain edge-gpu-01: centerface/backbone" in would.stderr
     assert all(seen.method == "GET" for seen in fake.seen)
+    assert "on no other node yet: centerface/backbone;" in would.stderr
     told = run("node", "drain", "edge-gpu-01")
     assert told.stdout == "edge-gpu-01\n"
+    assert "edge-gpu-01 is draining: centerface/backbone to move away" in told.stderr
     assert fake.seen[-1].method == "POST"
 
 
@@ -275,6 +277,9 @@ def test_the_settings_show_where_each_value_comes_from(run: Run, home: Path) -> 
     assert by_key["gateway.port"][1:] == ["8000", "default"]
     items = json.loads(run("config", "show", "-o", "json").stdout)["items"]
     assert {each["section"] for each in items} == {"gateway", "node"}
+    names = run("config", "show", "-o", "name").stdout.splitlines()
+    assert "node.port" in names
+    assert all(run("config", "explain", name).exit_code == 0 for name in names)
 
 
 def test_a_setting_is_explained(run: Run) -> None:

@@ -148,7 +148,7 @@ def test_registering_uploads_orders_waits_and_shows_nodes(
     assert "backbone" in told.stdout
     assert "edge-gpu-01" in told.stdout
     assert "cut after slice 0: 404 cross (1.5 KiB)" in told.stderr
-    assert told.stderr.endswith("next: din infer centerface --input FILE\n")
+    assert told.stderr.endswith("next: din infer centerface --input TENSOR.npy\n")
     assert order_of(fake).source_sha256 == hashlib.sha256(b"onnx bytes").hexdigest()
     assert [seen.method for seen in fake.seen[:3]] == ["HEAD", "PUT", "POST"]
 
@@ -221,6 +221,13 @@ def test_a_deployment_that_takes_too_long_is_exit_code_5(
 )
 def test_a_registration_that_cannot_be_meant_is_exit_code_2(run: Run, words: list[str]) -> None:
     assert run(*words).exit_code == 2
+
+
+def test_a_configuration_given_as_the_model_is_told_apart(run: Run, tmp_path: Path) -> None:
+    path = model_file(tmp_path)
+    told = run("model", "register", str(path))
+    assert told.exit_code == 2
+    assert told.stderr.endswith(f"hint: din model register --config {path}\n")
 
 
 def test_an_option_that_is_no_pair_is_refused(run: Run, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from PIL import Image, ImageDraw, UnidentifiedImageError
+from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 
 from din.errors import UsageError
 
@@ -40,5 +40,17 @@ def draw_boxes(
         corners = (min(left, right), min(top, bottom), max(left, right), max(top, bottom))
         pen.rectangle(corners, outline=COLOUR, width=width)
         text = f"{label[:LABEL_CHARS_MAX]} {score:.2f}" if score is not None else label
-        pen.text((corners[0] + width + 2, corners[1] + width), text, fill=COLOUR)
+        _write(drawn, (corners[0], corners[1]), text)
     drawn.save(target)
+
+
+def _write(drawn: Image.Image, corner: tuple[float, float], text: str) -> None:
+    """A label on its own ground above the corner; where the picture ends, inside it."""
+    pen = ImageDraw.Draw(drawn)
+    size = max(12, min(drawn.size) // 30)
+    font = ImageFont.load_default(size)
+    width, height = pen.textlength(text, font=font) + 6, size + 4
+    left = max(min(corner[0], drawn.width - width), 0)
+    top = corner[1] - height if corner[1] >= height else corner[1]
+    pen.rectangle((left, top, left + width, top + height), COLOUR)
+    pen.text((left + 3, top + 1), text, fill=(255, 255, 255), font=font)

@@ -65,10 +65,20 @@ SHOWN_MAX: Final = 20
     show_default=True,
     help="How to print the result.",
 )
-@click.option("--raw", is_flag=True, help="Print the result alone, as one line of JSON.")
-@click.option("--want", "wanted", multiple=True, metavar="NAME", help="Only this output.")
+@click.option(
+    "--raw", is_flag=True, help="Print the result alone, as one line of JSON, however large."
+)
+@click.option(
+    "--want", "wanted", multiple=True, metavar="NAME", help="Only this output tensor. Repeatable."
+)
 @click.option("--version", "version", help="Version of the model; else the newest.")
-@click.option("--timeout-ms", type=click.IntRange(1), default=INFER_MS, show_default=True)
+@click.option(
+    "--timeout-ms",
+    type=click.IntRange(1),
+    default=INFER_MS,
+    show_default=True,
+    help="How long the whole request may take, retries included.",
+)
 @gateway_option
 def infer(
     model: str,

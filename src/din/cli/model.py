@@ -100,7 +100,14 @@ def _show_models(gateway: str | None, output: str) -> None:
             say("no model is registered\nhint: register one with `din model register model.onnx`")
         for model in view.items:
             if model.reason and model.state != "ready":
-                say(f"{model.model_id} is {model.state}: {model.reason}")
+                say(_trouble(model))
+
+
+def _trouble(model: ModelView) -> str:
+    """One line; the reason in full is in `din model inspect`."""
+    first, _, rest = model.reason.partition("\n")
+    more = f" (why: din plan {model.model_id})" if rest else ""
+    return f"{model.model_id} is {model.state}: {first}{more}"
 
 
 @click.command(

@@ -143,7 +143,7 @@ def _profile_facts(view: NodeView) -> list[tuple[str, str]]:
     if profile.accelerator_memory_mib is not None:
         accelerator += f", {mebibytes(profile.accelerator_memory_mib)}"
     return [
-        ("processor", f"{profile.cpu_model}, {profile.cpu_cores:g} cores"),
+        ("processor", f"{profile.cpu_model or UNKNOWN}, {profile.cpu_cores:g} cores"),
         ("instructions", " ".join(profile.cpu_isa)),
         ("accelerator", accelerator),
         ("backends", ", ".join(profile.backends) or "none"),
@@ -160,15 +160,29 @@ def _profile_facts(view: NodeView) -> list[tuple[str, str]]:
 @gateway_option
 @click.option("--dry-run", is_flag=True, help="Only say which slices would move.")
 def drain_node(node: str, gateway: str | None, dry_run: bool) -> None:
-    """Move the slices of NODE away and give it no new ones."""
+    """Move the slices of NODE away and give it no new ones, until it is started again.
+
+    --dry-run also names the slices that no other node holds: their model waits for one.
+    """
     with Client(gateway) as client:
         view = client.node(node)
+        # What it holds now: the answer to the order may come after the first has gone.
+        moving = ", ".join(view.slices) or "no slice"
+        alone = _only_on(view, client.nodes())
         if not dry_run:
             view = client.drain(view.node_id)
-    moving = ", ".join(view.slices) or "no slice"
+    if alone:
+        say(f"on no other node yet: {', '.join(alone)}; until one has them, they answer nobody")
     if dry_run:
         say(f"would drain {view.name}: {moving} would move away")
         return
     click.echo(view.name)
-    say(f"{view.name} is {view.status}: {moving} to move away")
+    say(f"{view.name} is {view.status}: {moving} to move away; starting it again ends this")
     say("next: din node watch")
+
+
+def _only_on(node: NodeView, nodes: NodeList) -> list[str]:
+    """Slices of a node that no other ready node holds."""
+    others = (each for each in nodes.items if each.node_id != node.node_id)
+    held = {name for each in others if each.status == "ready" for name in each.slices}
+    return [name for name in node.slices if name not in held]

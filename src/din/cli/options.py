@@ -60,7 +60,7 @@ def gateway_options(function: Function) -> Function:
                 "--insecure-network",
                 is_flag=True,
                 default=None,
-                help="Allow plain text off loopback, without authentication.",
+                help="Allow a --host off loopback: plain text, without authentication.",
             ),
             click.option(
                 "--node-heartbeat-interval",
@@ -77,7 +77,11 @@ def gateway_options(function: Function) -> Function:
                 help="Spread of the beats; interval x 0.15.",
             ),
             _needless("--scheduler-cache-ttl", _NO_SCHEDULER_CACHE, type=int),
-            click.option("--policy", metavar="NAME", help="How nodes are chosen."),
+            click.option(
+                "--policy",
+                metavar="NAME",
+                help="How nodes are chosen; see `din config explain policy`.",
+            ),
             _needless("--slicing-cache-enabled", _NO_SLICING_CACHE, is_flag=True),
             _needless("--slicing-cache-size-mb", _NO_SLICING_CACHE, type=int),
             _needless(
@@ -93,18 +97,38 @@ def node_options(function: Function) -> Function:
         function,
         (
             click.option("--name", help="Unique in the cluster; from the host name."),
-            click.option("--device-type", metavar="TYPE", help="Detected when not given."),
+            click.option(
+                "--device-type",
+                metavar="TYPE",
+                help="arch-accelerator-toolkit; detected when not given.",
+            ),
             click.option("--cpu-cores", type=float, help="Cores to offer."),
             click.option(
                 "--gpu-memory", "gpu_memory_mib", type=int, metavar="MIB", help="To offer."
             ),
             click.option("--npu-core", type=int, help="NPU cores to offer."),
-            click.option("--temp-sensor", metavar="PATH", help="File with millidegrees."),
-            click.option("--disable-temp-monitoring", is_flag=True, default=None),
-            click.option("--temp-poll-interval-ms", type=int, metavar="MS", help="500."),
+            click.option(
+                "--temp-sensor", metavar="PATH", help="File with thousandths of a degree C."
+            ),
+            click.option(
+                "--disable-temp-monitoring",
+                is_flag=True,
+                default=None,
+                help="Measure no temperature.",
+            ),
+            click.option(
+                "--temp-poll-interval-ms",
+                type=int,
+                metavar="MS",
+                help="Between two looks at the sensor; 500.",
+            ),
             click.option("--memory-mib", type=int, metavar="MIB", help="Memory to offer."),
             click.option(
-                "--label", "labels", multiple=True, metavar="NAME=VALUE", help="Repeatable."
+                "--label",
+                "labels",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="For slices that ask for it. Repeatable.",
             ),
             click.option("--host", metavar="ADDRESS", help="Address for peers; 127.0.0.1."),
             click.option("--port", type=int, help="Port for peers; 8080, 0 = any free one."),
@@ -113,8 +137,17 @@ def node_options(function: Function) -> Function:
             ),
             click.option("--cluster", metavar="NAME", help="The cluster to join."),
             click.option("--discovery-mode", type=MODES, help="How to find the gateway."),
-            click.option("--state-dir", metavar="PATH", help="Of this node alone."),
-            click.option("--insecure-network", is_flag=True, default=None),
+            click.option(
+                "--state-dir",
+                metavar="PATH",
+                help="Of this node alone; default nodes/NAME in the gateway's.",
+            ),
+            click.option(
+                "--insecure-network",
+                is_flag=True,
+                default=None,
+                help="Allow a --host off loopback: plain text, without authentication.",
+            ),
         ),
     )
 

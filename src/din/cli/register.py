@@ -36,12 +36,30 @@ UNPLACED_S: Final = 5.0
     ),
 )
 @click.argument("model", required=False, type=click.Path(path_type=Path))
-@click.option("--config", "config", type=click.Path(path_type=Path), metavar="FILE")
+@click.option(
+    "--config",
+    "config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Model, slicing strategy and adapters in one file, as above.",
+)
 @click.option("--model-id", help="Else the one in the file, or the file's name.")
-@click.option("--backend-option", "options", multiple=True, metavar="NAME=VALUE")
+@click.option(
+    "--backend-option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="optimisation=off, basic, extended or all; threads=N. Repeatable.",
+)
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is ready.")
 @click.option("--dry-run", is_flag=True, help="Cut the model, but deploy nothing.")
-@click.option("--timeout-ms", type=click.IntRange(1), default=120_000, show_default=True)
+@click.option(
+    "--timeout-ms",
+    type=click.IntRange(1),
+    default=120_000,
+    show_default=True,
+    help="How long to wait until it is ready.",
+)
 @gateway_option
 @output_option
 def register(
@@ -66,10 +84,10 @@ def register(
         "slicing_strategy": {
           "type": "graph_partition",
           "partition_points": ["404", "474"],
-          "slices": [{"name": "backbone", "device_type": "x86_64"}, {}, {}]
+          "slices": [{"name": "backbone", "device_type": "x86_64-cpu"}, {}, {}]
         },
-        "inputs": {"input.1": ["B", 3, "H", "W"]},
-        "before": {"name": "image"}, "after": {"name": "centerface"}
+        "inputs": {"input.1": [1, 3, "H", "W"]},   // text: any size
+        "before": {"name": "image", "max_side": 640}, "after": {"name": "centerface"}
       }
     """
     if (model is None) == (config is None):
@@ -184,4 +202,12 @@ def _show(answer: Answer, output: str, *, dry_run: bool, no_wait: bool) -> None:
         say(f"next: din model inspect {view.model_id} --watch")
     else:
         say(f"model {view.model_id} version {view.version} is {view.state}")
-        say(f"next: din infer {view.model_id} --input FILE")
+        say(f"next: din infer {view.model_id} --input {_input_word(view)}")
+
+
+def _input_word(view: ModelView) -> str:
+    """What such a model is asked with: a photo needs an adapter, tensors do not."""
+    has_adapter = any(part.kind == "before" for part in view.slices)
+    if has_adapter:
+        return "PHOTO"
+    return "TENSOR.npy" if len(view.inputs) == 1 else "NAME=TENSOR.npy ..."

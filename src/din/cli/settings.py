@@ -67,7 +67,16 @@ def _rows() -> list[Row]:
 @click.option("--origin", is_flag=True, help="Where each comes from; this is always shown.")
 @output_option
 def show_config(section: Section | None, effective: bool, origin: bool, output: str) -> None:
-    """Settings in force, and whether each is a default or comes from a file or a variable."""
+    """Settings in force, and whether each is a default or comes from a file or a variable.
+
+    Flags win over variables (DIN_PORT, DIN_NODE_PORT), those over ~/.config/din/config.yaml, that
+    over /etc/din/config.yaml. A file holds keys of both programs, and sections for one:
+
+    \b
+      cluster: line-4
+      gateway: {port: 8800}
+      node: {labels: {line: "4"}}
+    """
     del effective, origin
     rows = [row for row in _rows() if section in (None, row.knob.section)]
     document = {
@@ -75,7 +84,7 @@ def show_config(section: Section | None, effective: bool, origin: bool, output: 
         "files": [str(SYSTEM_FILE), str(user_file(os.environ))],
         "items": [_item(row) for row in rows],
     }
-    show(output, json.dumps(document).encode(), rows, COLUMNS, lambda row: row.knob.key)
+    show(output, json.dumps(document).encode(), rows, COLUMNS, COLUMNS[0].cell)
     if output in ("table", "wide"):
         say(f"files: {SYSTEM_FILE}, {user_file(os.environ)}; variables: DIN_<KEY>")
 

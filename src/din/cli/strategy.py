@@ -181,4 +181,8 @@ def read_model_alone(path: Path, model_id: str | None) -> Registration:
             f"file {str(path)!r} does not exist" if not path.exists() else f"{path} is no file",
             hint="give the path of an ONNX model, or --config FILE",
         )
+    if path.suffix in (".json", ".jsonc"):
+        raise UsageError(
+            f"{path} is a configuration, not a model", hint=f"din model register --config {path}"
+        )
     return Registration(path, RegisterModel(model_id=model_id or path.stem, source_sha256=""))

@@ -18,7 +18,7 @@ from din.cli.start import AGENT_MODULE, GATEWAY_MODULE, run_in_place
 from din.client.client import Client
 from din.config import GatewayConfig, NodeConfig
 from din.domain.views import GatewayView
-from din.errors import Conflict, DinError, Unavailable, Unreachable
+from din.errors import Conflict, Denied, DinError, Unavailable, Unreachable
 
 GATEWAY_WAIT_S: Final = 30.0
 NODE_WAIT_S: Final = 30.0
@@ -188,11 +188,20 @@ def down(state_dir: str | None, dry_run: bool) -> None:
     from din.cli.sources import load_gateway
 
     config = load_gateway({"state_dir": state_dir}, os.environ)
-    if not daemon.run_folder(config.state_dir).is_dir():
+    if not _exists(daemon.run_folder(config.state_dir)):
         say(f"nothing that `din up` started with {config.state_dir} is running")
         return
     with daemon.turn(config.state_dir, say):
         _stop_all(config.state_dir, dry_run=dry_run)
+
+
+def _exists(folder: Path) -> bool:
+    try:
+        return folder.is_dir()
+    except PermissionError as error:
+        raise Denied(
+            f"{folder} cannot be read: {error.strerror}", hint="run it as the user who started DIN"
+        ) from None
 
 
 def _stop_all(state_dir: str, *, dry_run: bool) -> None:
