@@ -18,7 +18,7 @@ from din.domain.node import NodeId
 from din.domain.request import SliceTiming
 from din.domain.tensor import TensorMeta, TensorSpec
 from din.flow.timeout import Timeouts
-from din.gateway.request import TIMEOUT_LIMITS
+from din.gateway.request_tools import TIMEOUT_LIMITS
 from din.gateway.serving import Serving
 from din.gateway.shape import RouteShape
 from din.wire.messages import AnyMessage

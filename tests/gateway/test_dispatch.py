@@ -46,7 +46,7 @@ from din.gateway.dispatch import REQUESTS_INFLIGHT_MAX, Dispatch
 from din.gateway.failure import AttemptEnded
 from din.gateway.metrics import GatewayMetrics
 from din.gateway.relay import Relay
-from din.gateway.request import (
+from din.gateway.request_tools import (
     ATTEMPTS_MAX,
     RECORDS_KEPT_MAX,
     SILENCE_COLD_MS,

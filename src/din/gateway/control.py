@@ -206,12 +206,13 @@ class GatewayService:
         """See ControlService: `nodes` and `models`, whole, whenever they changed."""
         before: dict[str, bytes] = {}
         while not self._gateway.dispatch.is_stopping:
-            now = {
-                "nodes": msgspec.json.encode(self.list_nodes()),
-                "models": msgspec.json.encode(self.list_models()),
-            }
-            for name, body in now.items():
+            nodes, models = self.list_nodes(), self.list_models()
+            # The age of a heartbeat always grows: alone it is no news.
+            aged = tuple(msgspec.structs.replace(each, heartbeat_age_ms=0) for each in nodes.items)
+            still = msgspec.structs.replace(nodes, items=aged)
+            for name, view, facts in (("nodes", nodes, still), ("models", models, models)):
+                body = msgspec.json.encode(facts)
                 if before.get(name) != body:
-                    yield name, body
-            before = now
+                    before[name] = body
+                    yield name, msgspec.json.encode(view)
             await asyncio.sleep(WATCH_PERIOD_S)

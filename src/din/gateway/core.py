@@ -30,7 +30,7 @@ from din.gateway.links import NodeLinks
 from din.gateway.metrics import GatewayMetrics
 from din.gateway.models import ModelBook, ModelRecord
 from din.gateway.relay import Relay
-from din.gateway.request import TIMEOUT_LIMITS, RequestTools
+from din.gateway.request_tools import TIMEOUT_LIMITS, RequestTools
 from din.gateway.serving import Serving
 from din.gateway.traces import TraceBook
 from din.placement.policy import Policy
@@ -156,6 +156,10 @@ class Gateway:
         if not self.links.is_open(node_id):
             self.direct.drop_node(node_id)
             self.relay.node_down(node_id, reason)
+
+    def forgotten(self, name: str) -> None:
+        """A node is in no list any more: its series go."""
+        self.effects.metrics.forget_node(name)
 
     def evicted(self, node_id: NodeId, session: int, reason: str) -> None:
         """A session that is not, or no longer, registered: its link makes no sense."""

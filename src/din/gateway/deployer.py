@@ -35,6 +35,8 @@ from din.store.contract import Store
 from din.wire.messages import Prepare, Prepared, PrepareFailed, Unload
 
 RECONCILE_SECONDS: Final = 1.0
+SPARE_PLAN_MS: Final = 10_000.0
+"""How often a second replica is looked for while nothing changed."""
 PREPARE_MS_MAX: Final = 120_000
 """A node that has not loaded a slice by then is given up for this slice."""
 
@@ -166,8 +168,9 @@ class Deployer:
         self.look()
 
     def node_back(self, node_id: NodeId) -> None:
-        """A suspect node is routable again and still holds what it held."""
+        """A suspect node is routable again and still holds what it held, or a new one came."""
         for holding in self._holdings.values():
+            holding.plan_again_ms = 0.0
             ready = holding.ready_on(node_id)
             for index in holding.indexes_on(node_id):
                 if index in ready:
@@ -247,7 +250,7 @@ class Deployer:
             if not self._fleet.is_member(node_id):
                 self._drop(holding, node_id)
         known = holding.known(self._fleet.is_routable, now_ms)
-        if known.is_satisfied:
+        if known.is_satisfied or not self._is_worth_planning(holding, known, now_ms):
             self._settle(holding)
             return
         try:
@@ -256,6 +259,18 @@ class Deployer:
             self._refused(holding, known, refusal)
             return
         self._follow(holding, plan)
+
+    @staticmethod
+    def _is_worth_planning(holding: Holding, known: Known, now_ms: float) -> bool:
+        """A slice without a home is planned at every look. One that only lacks a second replica is
+        planned when who holds what has changed, else seldom: memory may have become free."""
+        facts = (known.existing, known.excluded)
+        is_served = all(known.existing[part.index] for part in known.slices)
+        if is_served and holding.planned == facts and now_ms < holding.plan_again_ms:
+            return False
+        holding.planned = facts
+        holding.plan_again_ms = now_ms + SPARE_PLAN_MS
+        return True
 
     def _follow(self, holding: Holding, plan: Plan) -> None:
         holding.plan = plan

@@ -7,7 +7,8 @@ from typing import Final, Protocol
 
 from din.errors import Busy, DinError, Internal, Unavailable
 from din.gateway.metrics import OK
-from din.gateway.request import Request, RequestTools
+from din.gateway.request import Request
+from din.gateway.request_tools import RequestTools
 from din.gateway.service import InferenceAnswer, InferenceCall
 from din.gateway.serving import Serving
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from random import Random
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -43,6 +42,7 @@ from din.discovery.membership import Member, Membership
 from din.domain.node import FleetNode, NodeHealth, NodeId
 from din.domain.plan import Plan
 from din.errors import Conflict, NotFound
+from din.gateway.hearing import FleetListener
 from din.gateway.holding import Known
 from din.gateway.names import nearest
 from din.placement.layout import LinkGuess
@@ -53,34 +53,6 @@ from din.wire.heartbeat import decode_heartbeat, encode_heartbeat_answer
 from din.wire.registration import decode_registration, encode_answer
 
 Report = Callable[..., None]
-
-
-class FleetListener(Protocol):
-    """Who is told of changes."""
-
-    def node_usable(self, node_id: NodeId) -> None:
-        """A node became ready."""
-        ...
-
-    def node_unusable(self, node_id: NodeId, reason: str, *, is_final: bool) -> None:
-        """A node is not routable; finally = lost, draining or a newer session."""
-        ...
-
-    def evicted(self, node_id: NodeId, session: int, reason: str) -> None:
-        """Links of this session are to be closed: the node dials again once it is registered."""
-        ...
-
-    def promised_mib(self, node_id: NodeId) -> int:
-        """Memory promised to slices there."""
-        ...
-
-    def loaded_mib(self, node_id: NodeId) -> int:
-        """The loaded part of it."""
-        ...
-
-    def measured_ms(self, slice_id: str, node_id: NodeId) -> float | None:
-        """What a slice was measured to take there."""
-        ...
 
 
 class Fleet:
@@ -113,6 +85,10 @@ class Fleet:
     def connect(self, listener: FleetListener) -> None:
         """Who is told. Once, before the first event."""
         self._listener = listener
+
+    def _told(self) -> FleetListener:
+        assert self._listener is not None, "connect() comes first"
+        return self._listener
 
     # What arrives.
 
@@ -244,7 +220,6 @@ class Fleet:
         self, known: Known, *, is_explained: bool = False, slices: Collection[int] | None = None
     ) -> Plan:
         """See deployer.Fleet; `slices` narrows it to some indexes, as of the raw shape."""
-        assert self._listener is not None, "connect() comes first"
         return plan_deployment(
             [part for part in known.slices if slices is None or part.index in slices],
             known.record.partition.adapted_edges or known.record.partition.edges,
@@ -253,7 +228,7 @@ class Fleet:
             random=self._random,
             model_id=known.model_id,
             version=known.version,
-            times=self._listener.measured_ms,
+            times=self._told().measured_ms,
             links=LinkGuess(undialable=known.undialable),
             replicas=1 if is_explained else known.replicas,
             existing={index: nodes for index, nodes in known.existing.items() if nodes},
@@ -301,7 +276,9 @@ class Fleet:
                 case PublishForgotten(node_id=node_id):
                     self._warnings.pop(node_id, None)
                     if node_id in self._table:
+                        name = self._table.name(self._table.row(node_id))
                         self._table.remove(node_id)
+                        self._told().forgotten(name)
                 case EvictSession(node_id=node_id, session=session, reason=reason):
                     self._evict(node_id, session, reason)
                 case RecordHealth(node_id=node_id, health=health, health_score=score):
@@ -328,23 +305,20 @@ class Fleet:
         if order.status == "ready":
             member = self._membership.member(node_id)
             self._scores[node_id] = member.health_score if member is not None else 1.0
-            assert self._listener is not None, "connect() comes first"
-            self._listener.node_usable(node_id)
+            self._told().node_usable(node_id)
         else:
             self._unusable(node_id, order.reason, is_final=order.status == "draining")
 
     def _evict(self, node_id: NodeId, session: int, reason: str) -> None:
-        assert self._listener is not None, "connect() comes first"
         member = self._membership.member(node_id)
         if member is None or member.status != "ready" or member.profile.session == session:
             self._unusable(node_id, reason, is_final=False)
-        self._listener.evicted(node_id, session, reason)
+        self._told().evicted(node_id, session, reason)
 
     def _unusable(self, node_id: NodeId, reason: str, *, is_final: bool) -> None:
         was_routable = self._scores.pop(node_id, None) is not None
         if was_routable or is_final:
-            assert self._listener is not None, "connect() comes first"
-            self._listener.node_unusable(node_id, reason, is_final=is_final)
+            self._told().node_unusable(node_id, reason, is_final=is_final)
 
     def _put(self, node_id: NodeId) -> None:
         member = self._membership.member(node_id)
@@ -360,7 +334,6 @@ class Fleet:
             self._table.sample(node_id, capped, score)
 
     def _fleet_node(self, member: Member) -> FleetNode:
-        assert self._listener is not None, "connect() comes first"
         node_id = member.profile.node_id
         return FleetNode(
             profile=member.profile,
@@ -368,14 +341,13 @@ class Fleet:
             status=member.status,
             health_score=member.health_score,
             seen_ms=member.seen_ms,
-            memory_mib_reserved=self._listener.promised_mib(node_id),
+            memory_mib_reserved=self._told().promised_mib(node_id),
         )
 
     def _capped(self, health: NodeHealth, node_id: NodeId, memory_mib: int) -> NodeHealth:
-        assert self._listener is not None, "connect() comes first"
         if health.memory_mib_free is None:
             return health
-        unloaded = health.memory_mib_free + self._listener.loaded_mib(node_id)
+        unloaded = health.memory_mib_free + self._told().loaded_mib(node_id)
         return replace(health, memory_mib_free=min(unloaded, memory_mib))
 
     # Time.

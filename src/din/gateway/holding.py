@@ -51,6 +51,9 @@ class Holding:
         self.record = record
         self.serving = serving
         self.plan: Plan | None = None
+        self.planned: object = None
+        """What the last planning knew."""
+        self.plan_again_ms = 0.0
         self.hint = ""
         self.error_code = ""
         self.cut_refusal: DinError | None = None

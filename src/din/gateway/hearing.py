@@ -1,0 +1,39 @@
+"""Who hears of nodes that come and go: what the fleet asks of the rest of the gateway."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from din.domain.node import NodeId
+
+
+class FleetListener(Protocol):
+    """Who is told of changes."""
+
+    def node_usable(self, node_id: NodeId) -> None:
+        """A node became ready."""
+        ...
+
+    def node_unusable(self, node_id: NodeId, reason: str, *, is_final: bool) -> None:
+        """A node is not routable; finally = lost, draining or a newer session."""
+        ...
+
+    def forgotten(self, name: str) -> None:
+        """A node is in no list any more."""
+        ...
+
+    def evicted(self, node_id: NodeId, session: int, reason: str) -> None:
+        """Links of this session are to be closed: the node dials again once it is registered."""
+        ...
+
+    def promised_mib(self, node_id: NodeId) -> int:
+        """Memory promised to slices there."""
+        ...
+
+    def loaded_mib(self, node_id: NodeId) -> int:
+        """The loaded part of it."""
+        ...
+
+    def measured_ms(self, slice_id: str, node_id: NodeId) -> float | None:
+        """What a slice was measured to take there."""
+        ...
