@@ -146,7 +146,7 @@ def test_no_backend_gives_the_first_line_that_the_manual_promises():
         plan_deployment([part(0, backend="openvino")], (), [node(1), node(2)], random=Random(1))
     lines = refusal.value.message.splitlines()
     assert lines[0] == "no compatible device found for backend openvino"
-    assert lines[1].startswith("  backend (2): n1 has onnxruntime, needs openvino")
+    assert lines[1] == "  backend (2): n1, n2 have onnxruntime, need openvino"
     assert "the nodes offer onnxruntime" in refusal.value.hint
 
 
@@ -189,7 +189,7 @@ def test_an_empty_fleet_says_how_to_start_a_node():
 
 @pytest.mark.parametrize("status", ["suspect", "draining", "lost", "joining"])
 def test_a_node_that_is_not_ready_gets_nothing(status):
-    with pytest.raises(CannotPlace, match=f"status \\(1\\): n1 has {status}, needs ready"):
+    with pytest.raises(CannotPlace, match=f"status \\(1\\): n1 is {status}, needs ready"):
         plan_deployment([part(0)], (), [node(1, status=status)], random=Random(1))
 
 

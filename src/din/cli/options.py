@@ -94,7 +94,7 @@ def gateway_options(function: Function) -> Function:
 def node_options(function: Function) -> Function:
     """Options of `din node start`: the seeds' flags and what joining needs."""
     return _apply(
-        function,
+        _joining_options(function),
         (
             click.option("--name", help="Unique in the cluster; from the host name."),
             click.option(
@@ -104,7 +104,11 @@ def node_options(function: Function) -> Function:
             ),
             click.option("--cpu-cores", type=float, help="Cores to offer."),
             click.option(
-                "--gpu-memory", "gpu_memory_mib", type=int, metavar="MIB", help="To offer."
+                "--gpu-memory",
+                "gpu_memory_mib",
+                type=int,
+                metavar="MIB",
+                help="GPU memory to offer.",
             ),
             click.option("--npu-core", type=int, help="NPU cores to offer."),
             click.option(
@@ -130,6 +134,14 @@ def node_options(function: Function) -> Function:
                 metavar="NAME=VALUE",
                 help="For slices that ask for it. Repeatable.",
             ),
+        ),
+    )
+
+
+def _joining_options(function: Function) -> Function:
+    return _apply(
+        function,
+        (
             click.option("--host", metavar="ADDRESS", help="Address for peers; 127.0.0.1."),
             click.option("--port", type=int, help="Port for peers; 8080, 0 = any free one."),
             click.option(

@@ -201,15 +201,26 @@ def _headline(homeless: Sequence[Slice], table: FleetTable) -> str:
 
 
 def _line(count: RejectionCount, is_slice_named: bool) -> str:
-    shown = "; ".join(_example(each, is_slice_named) for each in count.examples)
+    alike: dict[tuple[int, str, str, str], list[Rejection]] = {}
+    for each in count.examples:
+        key = (each.slice_index, each.observed, each.required, each.detail)
+        alike.setdefault(key, []).append(each)
+    shown = "; ".join(_example(group, is_slice_named) for group in alike.values())
     more = " ..." if count.count > len(count.examples) else ""
     return f"{count.constraint} ({count.count}): {shown}{more}"
 
 
-def _example(each: Rejection, is_slice_named: bool) -> str:
-    slice_words = f" for slice {each.slice_index}" if is_slice_named else ""
-    detail = f" ({each.detail})" if each.detail else ""
-    return f"{each.node} has {each.observed}{slice_words}, needs {each.required}{detail}"
+def _example(alike: Sequence[Rejection], is_slice_named: bool) -> str:
+    """Nodes that lack the same thing, in one breath."""
+    first, is_one = alike[0], len(alike) == 1
+    slice_words = f"slice {first.slice_index}: " if is_slice_named else ""
+    nodes = ", ".join(each.node for each in alike)
+    verb = (
+        ("is" if is_one else "are") if first.constraint == "status" else "has" if is_one else "have"
+    )
+    needs = "needs" if is_one else "need"
+    detail = f" ({first.detail})" if first.detail else ""
+    return f"{slice_words}{nodes} {verb} {first.observed}, {needs} {first.required}{detail}"
 
 
 def _do_not_fit_together(slices: Sequence[Slice], table: FleetTable) -> CannotPlace:
