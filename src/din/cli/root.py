@@ -38,6 +38,7 @@ cli = _Root(
         "infer": ("din.cli.infer:infer", "Run one request."),
         "trace": ("din.cli.root:trace", "See which node did what in a request."),
         "doctor": ("din.cli.doctor:doctor", "Test this machine and its network, with a fix each."),
+        "bench": ("din.cli.root:bench", "Measure this machine with DIN on it."),
         "errors": ("din.cli.reference:errors", "What an error code means."),
         "config": ("din.cli.root:config", "Show and explain settings."),
         "completion": ("din.cli.reference:completion", "Print shell completion."),
@@ -83,6 +84,15 @@ trace = LazyGroup(
     lazy={
         "list": ("din.cli.trace:list_traces", "The newest requests."),
         "show": ("din.cli.trace:show_trace", "One request as a waterfall."),
+    },
+)
+bench = LazyGroup(
+    name="bench",
+    help="Measure this machine with DIN on it.",
+    no_args_is_help=True,
+    lazy={
+        "list": ("din.cli.bench:list_benchmarks", "List what can be measured, by group."),
+        "run": ("din.cli.bench:run_benchmarks", "Measure groups or single benchmarks."),
     },
 )
 config = LazyGroup(
