@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final, NoReturn
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -56,6 +57,18 @@ class Joined(Struct, frozen=True):
     gateway_url: str
     how: str
     """Why this gateway: its announcement, or the unicast candidate and why multicast failed."""
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """Where to dial it: as it says, and before its other TCP addresses under the host at which
+        it has just answered. It may have got an address since it started, or be one that it cannot
+        know of."""
+        host = urlsplit(self.gateway_url).hostname or ""
+        shown = f"[{host}]" if ":" in host else host
+        unix = [each for each in self.answer.links if each.startswith("unix:")]
+        tcp = [each for each in self.answer.links if not each.startswith("unix:")]
+        here = [f"tcp:{shown}:{each.rpartition(':')[2]}" for each in tcp]
+        return tuple(dict.fromkeys((*unix, *here, *tcp)))
 
 
 class _Membership(Struct):

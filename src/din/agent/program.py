@@ -160,13 +160,13 @@ class Agent:
         answer = joined.answer
         is_other = answer.gateway_id != self._router.gateway_id
         if self._redialler is not None and not is_other:
-            self._redialler.update(answer.links)
+            self._redialler.update(joined.links)
             return
         self._router.gateway_id = answer.gateway_id
         former, self._redialler = (
             self._redialler,
             Redialler(
-                answer.links,
+                joined.links,
                 own_id=self._identity.node_id,
                 session=self._identity.session,
                 handler=self._router,
