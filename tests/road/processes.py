@@ -51,6 +51,8 @@ class Network:
         self.gateway: subprocess.Popen[bytes] | None = None
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self.configs: dict[str, NodeConfig] = {}
+        self.wrappers: dict[str, list[str]] = {}
+        """Words before the command of a program, by its key."""
         self.gateway_config = GatewayConfig()
 
     def start_gateway(self, seconds: float = 20, **settings: Any) -> None:
@@ -160,7 +162,7 @@ class Network:
     def _spawn(self, module: str, config: Any, name: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", module],
+                [*self.wrappers.get(name, ()), sys.executable, "-m", module],
                 env={**ENVIRONMENT, HANDOVER_VARIABLE: encode_config(config)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
