@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
+
+import msgspec
 
 from din.errors import DinError, ExecutionFailed, Internal
 from din.system.arena import map_arena
-from din.wire.worker import Fork, LoadFailed
+from din.wire.worker import MESSAGE_BYTES_MAX, Fork, LoadFailed
 from din.worker.confine import close_others, confine, die_with_parent, name_process
 from din.worker.feed import MESSAGE_CHARACTERS_MAX, Feed
 from din.worker.load import load, loaded_message, open_memory_file, resident_mib, warm
@@ -36,7 +40,7 @@ def run_worker(order: Fork, descriptors: Sequence[int], zygote_pid: int) -> None
         confine()
         server = _prepare(order, descriptors[: order.artifacts], feeds, memory_file)
     except BaseException as error:
-        _tell(feeds, error)
+        _tell(descriptors[order.artifacts], error)
         os._exit(EXIT_LOAD_FAILED)
     try:
         server.serve_forever()
@@ -68,12 +72,22 @@ def _open_feeds(order: Fork, descriptors: Sequence[int]) -> list[Feed]:
     return feeds
 
 
-def _tell(feeds: Sequence[Feed], error: BaseException) -> None:
+def _tell(control: int, error: BaseException) -> None:
+    """Over the owner's socket as it came: there may have been no memory to map its arena."""
     if isinstance(error, DinError):
         told = error
-    elif isinstance(error, MemoryError):
-        told = ExecutionFailed("the worker has no memory left to load the slice")
+    elif isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM:
+        told = ExecutionFailed(
+            "the worker has no memory left to load the slice",
+            hint="free memory on the node, or raise the limit that it was started with (ulimit -v)",
+        )
     else:
         told = Internal(f"worker: {type(error).__name__}: {error}")
-    if feeds:
-        feeds[0].send(LoadFailed(told.code, told.message[:MESSAGE_CHARACTERS_MAX], told.hint))
+    failed = LoadFailed(told.code, told.message[:MESSAGE_CHARACTERS_MAX], told.hint)
+    owner = socket.socket(fileno=control)
+    with suppress(OSError):  # the owner has gone, or nothing is left to read
+        owner.send(msgspec.msgpack.encode(failed), socket.MSG_NOSIGNAL)
+        # A socket that closes with something unread resets the other end, which loses our word.
+        while owner.recv(MESSAGE_BYTES_MAX, socket.MSG_DONTWAIT):
+            pass
+    owner.detach()  # closed by the end of the process, and not before
