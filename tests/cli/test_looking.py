@@ -149,6 +149,15 @@ def test_models_and_their_slices_are_tables(run: Run) -> None:
     assert told.endswith(SLICES)
 
 
+def test_a_version_that_failed_names_the_one_that_answers(fake: FakeGateway, run: Run) -> None:
+    failed = model_view(version="4", state="failed", reason="no\n  why", serving_version="3")
+    fake.routes["GET", "/api/v1/models"] = document(ModelList(items=(failed,)))
+    assert run("model", "list").stderr == (
+        "centerface version 4 is failed: no (more: din model inspect centerface); "
+        "version 3 answers meanwhile\n"
+    )
+
+
 def test_a_model_is_found_by_the_start_of_its_id_when_only_one_fits(
     fake: FakeGateway, run: Run
 ) -> None:

@@ -536,6 +536,8 @@ def test_a_new_version_that_fails_leaves_the_old_one_serving(run):
         await asyncio.sleep(3)
         assert play.gateway.models.serving("faces", None).deployment.manifest.version == "1"
         assert play.service.is_ready("faces")
+        view = play.service.inspect_model("faces")
+        assert (view.version, view.serving_version) == ("2", "1")
 
     run(story)
 

@@ -263,6 +263,7 @@ def test_what_the_carver_refuses_is_not_registered(run):
         {"after": {"name": "image"}},
         {"after": {"name": "centerface"}},
         {"slices": ({"colour": "red", "name": 3},)},
+        {"slices": ({"name": "a"}, {"name": "a"})},
     ],
 )
 def test_adapters_and_settings_that_do_not_fit_are_refused_and_leave_no_artifacts(run, more):

@@ -106,8 +106,14 @@ def _show_models(gateway: str | None, output: str) -> None:
 def _trouble(model: ModelView) -> str:
     """One line; the reason in full is in `din model inspect`."""
     first, _, rest = model.reason.partition("\n")
-    more = f" (why: din plan {model.model_id})" if rest else ""
-    return f"{model.model_id} is {model.state}: {first}{more}"
+    more = f" (more: din model inspect {model.model_id})" if rest else ""
+    other = f"; version {_other(model)} answers meanwhile" if _other(model) else ""
+    return f"{model.model_id} version {model.version} is {model.state}: {first}{more}{other}"
+
+
+def _other(model: ModelView) -> str:
+    """The older version that answers while this one does not."""
+    return model.serving_version if model.serving_version != model.version else ""
 
 
 @click.command(
@@ -154,6 +160,7 @@ def _show_model(model: str, gateway: str | None, output: str) -> None:
             ("model", view.model_id),
             ("version", view.version),
             ("state", view.state + (f" ({view.reason})" if view.reason else "")),
+            ("answers now", f"version {_other(view)}" if _other(view) else ""),
             ("inputs", _specs(view.inputs, "\n")),
             ("outputs", _specs(view.outputs, "\n")),
             ("backend options", ", ".join(f"{key}={text}" for key, text in options.items())),

@@ -119,5 +119,11 @@ def _check_shape(spec: TensorSpec, meta: TensorMeta, symbols: dict[str, int]) ->
         wanted_shape = [dim if dim is not None else "?" for dim in spec.shape]
         raise BadTensor(
             f"input {spec.name!r} has shape {list(meta.shape)} but the model takes {wanted_shape}",
-            hint="free dims are shown by name or '?'; the same name must have the same size",
+            hint=_shape_hint(spec.shape),
         )
+
+
+def _shape_hint(shape: tuple[Dim, ...]) -> str:
+    if all(isinstance(dim, int) for dim in shape):
+        return "if the model can take other sizes, register it with `inputs` that leave dims free"
+    return "free dims are shown by name or '?'; the same name must have the same size"

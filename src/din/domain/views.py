@@ -80,6 +80,8 @@ class ModelView(Struct, frozen=True, kw_only=True):
     hint: str = ""
     error_code: str = ""
     """DIN code of `reason` where one is known."""
+    serving_version: str = ""
+    """Which version answers now when none is asked for; empty = none is ready."""
     epoch: tuple[int, int]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]

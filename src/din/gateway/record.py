@@ -19,7 +19,7 @@ from din.domain.model import (
 )
 from din.domain.tensor import TensorSpec
 from din.domain.views import RegisterModel
-from din.errors import Internal, UsageError
+from din.errors import BadStrategy, Internal, UsageError
 from din.gateway.partition import adapted_signature
 from din.store.contract import Entry
 
@@ -97,14 +97,21 @@ def adapter_of(
 
 
 def settings_of(order: RegisterModel) -> tuple[SliceSetting, ...]:
-    """What the strategy says of each slice. Raises UsageError."""
+    """What the strategy says of each slice. Raises UsageError, BadStrategy for one name twice."""
     try:
-        return msgspec.convert(order.slices, tuple[SliceSetting, ...])
+        found = msgspec.convert(order.slices, tuple[SliceSetting, ...])
     except msgspec.ValidationError as fault:
         raise UsageError(
             f"slices of the slicing strategy: {fault}",
             hint="each slice may have name, device_type, labels and backend",
         ) from fault
+    names = [each.name for each in found if each.name is not None]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadStrategy(
+                f"two slices are called {name!r}", hint="traces and plans tell them by their names"
+            )
+    return found
 
 
 def manifest_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from din.discovery.membership import Member
 from din.domain.node import NodeId
 from din.domain.views import ModelView, NodeView, ReplicaView, SliceView
+from din.errors import NotFound
 from din.gateway.core import Gateway
 from din.gateway.models import ModelRecord
 
@@ -74,6 +75,7 @@ def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
         reason=deployment.reason if deployment is not None else "",
         hint=holding.hint if holding is not None else "",
         error_code=holding.error_code if holding is not None else "",
+        serving_version=_serving_version(gateway, manifest.model_id),
         epoch=(deployment.epoch.deployment, deployment.epoch.revision) if deployment else (0, 0),
         inputs=manifest.inputs,
         outputs=manifest.outputs,
@@ -83,3 +85,12 @@ def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
         warnings=record.warnings,
         notes=record.notes,
     )
+
+
+def _serving_version(gateway: Gateway, model_id: str) -> str:
+    try:
+        serving = gateway.models.serving(model_id, None)
+    except NotFound:
+        # Only planned (dry run), or being removed.
+        return ""
+    return serving.deployment.manifest.version if serving.is_ready(serving.raw) else ""
