@@ -5,17 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from din.client import Client
+    from din import errors
+    from din.client import Client, Inference
 
 from din.version import __version__
 
-__all__ = ["Client", "__version__"]
+__all__ = ["Client", "Inference", "__version__", "errors"]
 
 
 def __getattr__(name: str) -> object:
     """Import the client only when asked for: `din --help` and the agent never pay for it."""
-    if name == "Client":
-        from din.client import Client
+    if name in ("Client", "Inference"):
+        from din import client
 
-        return Client
+        return getattr(client, name)
+    if name == "errors":
+        from importlib import import_module
+
+        return import_module("din.errors")
     raise AttributeError(f"module 'din' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -303,3 +303,11 @@ def test_the_gateway_comes_from_the_environment(
 def test_a_file_that_is_not_there_is_the_callers_mistake(fake: FakeGateway) -> None:
     with din.Client(fake.url) as client, pytest.raises(UsageError, match="cannot be read"):
         client.infer("m", "/nowhere/photo.jpg")
+
+
+def test_the_package_shows_what_it_offers() -> None:
+    assert dir(din) == ["Client", "Inference", "__version__", "errors"]
+    assert din.errors.NotFound is NotFound
+    assert din.Client.__name__ == "Client"
+    with pytest.raises(AttributeError, match="no attribute 'NotFound'"):
+        _ = din.NotFound  # type: ignore[attr-defined]

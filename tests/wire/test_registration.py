@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from din.domain.node import NodeId, NodeProfile
 from din.errors import DinError, TooLarge, UsageError
 from din.wire.registration import (
+    CONTENT_TYPE,
     REGISTRATION_BYTES_MAX,
     Admission,
     Refusal,
@@ -180,6 +181,7 @@ def test_an_answer_without_its_fields_is_refused(body: bytes) -> None:
 
 def test_the_published_vectors_hold() -> None:
     vectors = json.loads(VECTORS.read_text())
+    assert vectors["content_type"] == CONTENT_TYPE
     for vector in vectors["registrations"]:
         profile = msgspec.convert(vector["profile"], NodeProfile)
         body = bytes.fromhex(vector["hex"])

@@ -139,7 +139,7 @@ def _tensors(
         takes = ", ".join(f"{each.name!r} {each.dtype}" for each in specs or manifest.inputs)
         raise BadTensor(
             f"model {manifest.model_id!r} takes tensors, not a file: {takes}",
-            hint="send tensors (`inputs`, --input FILE.npy), or register it with a `before` adapter",
+            hint="send tensors (`inputs`, --input FILE.npy), or register it with an adapter",
         )
     return _file_tensor(specs[0], _file(parsed))
 
