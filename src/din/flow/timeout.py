@@ -84,6 +84,10 @@ class Timeouts:
         """Take a time-out, or any failure, as a sample of the whole time that would be waited."""
         self.observe(slice_id, node_id, self.timeout_ms(slice_id, node_id))
 
+    def forget(self, slice_id: str, node_id: str) -> None:
+        """Drop what is known of one pair."""
+        self._means.pop((slice_id, node_id), None)
+
     def forget_node(self, node_id: str) -> None:
         """Drop everything about a node that left for good."""
         for key in [key for key in self._means if key[1] == node_id]:

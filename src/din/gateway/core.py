@@ -157,6 +157,10 @@ class Gateway:
             self.direct.drop_node(node_id)
             self.relay.node_down(node_id, reason)
 
+    def node_moved(self, node_id: NodeId) -> None:
+        """A node may have other addresses."""
+        self.deployer.node_moved(node_id)
+
     def forgotten(self, name: str) -> None:
         """A node is in no list any more: its series go."""
         self.effects.metrics.forget_node(name)

@@ -155,8 +155,19 @@ class Deployer:
                 holding.assign(index, node_id, self._clock())
                 holding.serving.drop(index, node_id)
                 self._prepare(holding, index, node_id)
+        self.node_moved(node_id)
         self._leftovers.node_connected(node_id, self._epochs.former, partial(self._has, node_id))
         self.look()
+
+    def node_moved(self, node_id: NodeId) -> None:
+        """A node may have other addresses now: those that send to it learn them."""
+        for holding in self._holdings.values():
+            if not holding.indexes_on(node_id):
+                continue
+            for other in holding.nodes():
+                # Preparing again what is loaded only makes the node dial those that it lacks.
+                if other != node_id:
+                    self._prepare(holding, holding.indexes_on(other)[0], other)
 
     def node_gone(self, node_id: NodeId, *, is_final: bool) -> None:
         """A node is unroutable; finally, when it is lost or drained."""

@@ -267,6 +267,7 @@ class Fleet:
                     self._put(profile.node_id)
                 case PublishUpdated(profile=profile):
                     self._put(profile.node_id)
+                    self._told().node_moved(profile.node_id)
                 case PublishChanged():
                     self._changed(order)
                 case PublishLost(node_id=node_id, reason=reason):

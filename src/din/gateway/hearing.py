@@ -18,6 +18,10 @@ class FleetListener(Protocol):
         """A node is not routable; finally = lost, draining or a newer session."""
         ...
 
+    def node_moved(self, node_id: NodeId) -> None:
+        """A node says something else of itself, its addresses for example."""
+        ...
+
     def forgotten(self, name: str) -> None:
         """A node is in no list any more."""
         ...

@@ -43,8 +43,13 @@ class LiveReplica:
         self._timeouts.observe(*self._key, elapsed_ms)
 
     def observe_failure(self) -> None:
-        """A failure or silence counts as the whole time that would have been waited."""
-        self._timeouts.observe_timeout(*self._key)
+        """A failure or silence counts as the whole time that would have been waited.
+
+        Not before the first success: the cold-start value would stand for the node for ever, since
+        nobody chooses the slowest. The health score, which heals, keeps traffic off until then.
+        """
+        if self.mean_ms is not None:
+            self._timeouts.observe_timeout(*self._key)
 
 
 class Serving:
@@ -73,6 +78,8 @@ class Serving:
         """A replica became ready."""
         if node_id not in self._live[slice_index]:
             slice_id = self.deployment.partition.slices[slice_index].slice_id
+            # It was away, and its last figures are those of its trouble: it starts anew.
+            self._timeouts.forget(slice_id, node_id)
             self._live[slice_index][node_id] = LiveReplica(
                 slice_id, node_id, is_local=is_local, timeouts=self._timeouts
             )

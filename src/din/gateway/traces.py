@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
+from din.domain.model import Edge
 from din.domain.request import AttemptRecord, SliceTiming, Trace
 from din.errors import Conflict, NotFound
 from din.gateway.serving import Serving
@@ -30,16 +34,35 @@ class Outcome:
     path: str
 
 
+class _Kept(NamedTuple):
+    """A trace and what its spans are drawn from."""
+
+    trace: Trace
+    timings: tuple[SliceTiming, ...]
+    edges: Sequence[Edge]
+    duration_ms: float
+    names: Names
+
+    def drawn(self) -> Trace:
+        """The whole trace."""
+        spans = build_spans(self.timings, self.edges, self.duration_ms, self.names)
+        return replace(self.trace, spans=spans)
+
+
 class TraceBook:
     """Newest traces by request id."""
 
     def __init__(self, name_of: Callable[[str], str], wall_clock_iso: Callable[[], str]) -> None:
         self._name_of = name_of
         self._wall_clock_iso = wall_clock_iso
-        self._traces: OrderedDict[str, Trace] = OrderedDict()
+        self._traces: OrderedDict[str, _Kept] = OrderedDict()
 
     def keep(self, outcome: Outcome) -> Trace:
-        """Turn an outcome into a trace and remember it; the oldest is forgotten."""
+        """Turn an outcome into a trace and remember it; the oldest is forgotten.
+
+        The trace that comes back has no spans: they are drawn when somebody looks, which is rare,
+        and cost as much as the rest of a small request.
+        """
         deployment = outcome.serving.deployment
         # In the order in which slices run, adapters included.
         order = outcome.shape.slices
@@ -56,11 +79,13 @@ class TraceBook:
             status=outcome.status,
             duration_ms=round(outcome.duration_ms, 3),
             execution_trace=build_steps(timings, names),
-            spans=build_spans(timings, outcome.shape.edges, outcome.duration_ms, names),
+            spans=(),
             attempts=outcome.records,
             path=outcome.path,
         )
-        self._traces[trace.request_id] = trace
+        self._traces[trace.request_id] = _Kept(
+            trace, timings, outcome.shape.edges, outcome.duration_ms, names
+        )
         self._traces.move_to_end(trace.request_id)
         if len(self._traces) > TRACES_KEPT_MAX:
             self._traces.popitem(last=False)
@@ -68,15 +93,16 @@ class TraceBook:
 
     def newest(self, limit: int) -> tuple[Trace, ...]:
         """Up to `limit` traces, newest first."""
-        return tuple(reversed(self._traces.values()))[: max(limit, 0)]
+        kept = islice(reversed(self._traces.values()), max(limit, 0))
+        return tuple(each.drawn() for each in kept)
 
     def find(self, request_id: str) -> Trace:
         """By id, by unique prefix, or `last`. Raises NotFound or Conflict."""
         exact = self._traces.get(request_id)
         if exact is not None:
-            return exact
+            return exact.drawn()
         if request_id == "last" and self._traces:
-            return next(reversed(self._traces.values()))
+            return next(reversed(self._traces.values())).drawn()
         matches = [key for key in self._traces if key.startswith(request_id)]
         if len(matches) > 1:
             raise Conflict(
@@ -88,4 +114,4 @@ class TraceBook:
                 f"no trace of request {request_id!r}",
                 hint=f"the last {TRACES_KEPT_MAX} are kept; see `din trace list`",
             )
-        return self._traces[matches[0]]
+        return self._traces[matches[0]].drawn()
