@@ -123,12 +123,14 @@ def model_id_of(raw: str) -> str:
 
 def plain_text(text: str, what: str, length_max: int) -> str:
     """NFC text of 1..length_max characters without control characters. Raises UsageError."""
-    text = unicodedata.normalize("NFC", text)
+    is_plain = text.isascii() and text.isprintable()  # as nearly always: nothing to normalise
+    if not is_plain:
+        text = unicodedata.normalize("NFC", text)
     if not text:
         raise UsageError(f"the {what} is empty", hint=f"give a {what}")
     if len(text) > length_max:
         raise UsageError(f"the {what} has {len(text)} characters; the limit is {length_max}")
-    if any(unicodedata.category(each) in ("Cc", "Cs") for each in text):
+    if not is_plain and any(unicodedata.category(each) in ("Cc", "Cs") for each in text):
         raise UsageError(f"the {what} {text!r:.80} holds a control character")
     return text
 
