@@ -249,7 +249,10 @@ class FakeNode:
             await asyncio.sleep(schedule.next_delay_ms(self.play.random) / 1000)
 
     def heard(self, link: FakeLink, message: AnyMessage) -> None:
-        if not self.is_alive or link is not self.link or self.is_mute:
+        if not self.is_alive or link is not self.link:
+            return
+        if self.is_mute and not isinstance(message, Unload):
+            # A PREPARE may get lost in a stalled agent; an open link never loses an UNLOAD.
             return
         if isinstance(message, Prepare):
             self.prepares.append(message)

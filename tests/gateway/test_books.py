@@ -21,7 +21,7 @@ from din.domain.deployment import Epoch
 from din.errors import Conflict, NotFound
 from din.flow.timeout import Timeouts
 from din.gateway.leftovers import EPOCHS_MAX, NODES_MAX, Leftovers
-from din.gateway.serving import LiveReplica
+from din.gateway.serving import STALE_MS, LiveReplica
 from din.gateway.traces import TRACES_KEPT_MAX, Outcome, TraceBook
 from din.wire.messages import Unload
 
@@ -106,17 +106,34 @@ def test_nothing_is_found_in_an_empty_book():
 
 def test_the_mean_of_a_replica_follows_slowly():
     replica = LiveReplica("slice", NODE_A, is_local=False, timeouts=Timeouts())
-    replica.observe(8.0)
+    replica.observe(8.0, 0.0)
     assert replica.mean_ms == 8.0
-    replica.observe(16.0)
+    replica.observe(16.0, 0.0)
     assert replica.mean_ms == 9.0
+
+
+def test_an_old_mean_does_not_choose_any_more():
+    replica = LiveReplica("slice", NODE_A, is_local=False, timeouts=Timeouts())
+    replica.observe(8.0, 1_000.0)
+    assert replica.fresh_mean_ms(1_000.0 + STALE_MS - 1) == 8.0
+    assert replica.fresh_mean_ms(1_000.0 + STALE_MS) is None
+    assert replica.mean_ms == 8.0
+
+
+def test_a_failure_before_the_first_success_is_no_mean():
+    replica = LiveReplica("slice", NODE_A, is_local=False, timeouts=Timeouts())
+    replica.observe_failure(0.0)
+    assert replica.mean_ms is None
+    replica.observe(8.0, 0.0)
+    replica.observe_failure(0.0)
+    assert replica.mean_ms > 8.0
 
 
 def test_a_replica_that_is_added_again_keeps_its_counters():
     async def story() -> None:
         serving = serving_of(chain_of(1))
         serving.add(0, NODE_A, is_local=False)
-        serving.replicas(0)[NODE_A].observe(5.0)
+        serving.replicas(0)[NODE_A].observe(5.0, 0.0)
         serving.add(0, NODE_A, is_local=False)
         assert serving.replicas(0)[NODE_A].mean_ms == 5.0
 

@@ -232,6 +232,7 @@ class FleetMachine(RuleBasedStateMachine):
 TestFleetMachine = FleetMachine.TestCase
 TestFleetMachine.settings = settings(
     max_examples=40,
+    derandomize=True,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

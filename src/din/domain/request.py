@@ -74,3 +74,5 @@ class Trace(Struct, frozen=True, kw_only=True):
     attempts: tuple[AttemptRecord, ...]
     path: str = "relay"
     """`direct` = gateway and worker shared memory; `relay` = through agents."""
+    error: str = ""
+    """Code and message of a request that failed."""

@@ -76,7 +76,7 @@ class Request:
     async def run(self) -> InferenceAnswer:
         """Attempts until one completes. Raises DinError."""
         self._check_outputs()
-        status = "failed"
+        status, error = "failed", ""
         try:
             while True:
                 replicas = await self._choose()
@@ -92,9 +92,12 @@ class Request:
         except asyncio.CancelledError:
             status = "cancelled"
             raise
+        except DinError as fault:
+            error = f"{fault.code}: {fault.message}"
+            raise
         finally:
             if status != "completed":
-                self._keep_trace(status, {}, "none")
+                self._keep_trace(status, {}, "none", error)
 
     def remaining_ms(self) -> int:
         """Whole milliseconds left until the deadline."""
@@ -126,9 +129,16 @@ class Request:
     def _choose_now(self) -> dict[int, LiveReplica] | None:
         """A route around the avoided nodes; a slice that nobody else holds goes back to them."""
         offered: list[list[Candidate]] = []
+        now_ms = self._tools.clock()
         for index in self._shape.slices:
             candidates = [
-                Candidate(node_id, replica.inflight, replica.mean_ms, health, replica.is_local)
+                Candidate(
+                    node_id,
+                    replica.inflight,
+                    replica.fresh_mean_ms(now_ms),
+                    health,
+                    replica.is_local,
+                )
                 for node_id, replica in self._serving.replicas(index).items()
                 if (health := self._tools.health_of(node_id)) is not None
             ]
@@ -277,11 +287,12 @@ class Request:
 
     def _observe(self, replicas: dict[int, LiveReplica], timings: dict[int, SliceTiming]) -> None:
         slices = self._serving.deployment.partition.slices
+        now_ms = self._tools.clock()
         for index, timing in timings.items():
             replica = replicas.get(index)
             if replica is None:
                 continue
-            replica.observe((timing.queue_us + timing.compute_us) / 1000)
+            replica.observe((timing.queue_us + timing.compute_us) / 1000, now_ms)
             self._tools.metrics.observe_slice(
                 self._call.model_id,
                 slices[index].name,
@@ -304,7 +315,7 @@ class Request:
         """Return when another attempt may start. Raises the error when none may."""
         for replica in replicas.values():
             if replica.node_id in ended.blamed and not ended.is_busy:
-                replica.observe_failure()
+                replica.observe_failure(self._tools.clock())
         for node_id in ended.blamed:
             if ended.is_node_suspect:
                 self._tools.suspect(NodeId(node_id), ended.error.message)
@@ -356,7 +367,9 @@ class Request:
             release=release,
         )
 
-    def _keep_trace(self, status: str, timings: dict[int, SliceTiming], path: str) -> Trace:
+    def _keep_trace(
+        self, status: str, timings: dict[int, SliceTiming], path: str, error: str = ""
+    ) -> Trace:
         return self._tools.traces.keep(
             Outcome(
                 request_id=self._public_id,
@@ -367,6 +380,7 @@ class Request:
                 timings=timings,
                 records=tuple(self._records),
                 path=path,
+                error=error,
             )
         )
 

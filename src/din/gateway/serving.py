@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from typing import Final
 
 from din.domain.deployment import Deployment
 from din.domain.node import NodeId
 from din.flow.timeout import Timeouts
 from din.gateway.shape import RouteShape
 
+STALE_MS: Final = 10_000.0
+
 
 class LiveReplica:
     """One ready slice on one node: requests under way, and how long the slice takes there."""
 
-    __slots__ = ("_key", "_timeouts", "inflight", "is_local", "node_id")
+    __slots__ = ("_key", "_measured_at_ms", "_timeouts", "inflight", "is_local", "node_id")
 
     def __init__(
         self, slice_id: str, node_id: NodeId, *, is_local: bool, timeouts: Timeouts
@@ -26,6 +29,7 @@ class LiveReplica:
         self.is_local = is_local
         self.inflight = 0
         self._key = (slice_id, node_id)
+        self._measured_at_ms = 0.0
         self._timeouts = timeouts
 
     @property
@@ -38,17 +42,24 @@ class LiveReplica:
         """How long one run may take: three times the mean."""
         return self._timeouts.timeout_ms(*self._key)
 
-    def observe(self, elapsed_ms: float) -> None:
+    def fresh_mean_ms(self, now_ms: float) -> float | None:
+        """The mean for choosing: None when it is old, so that a node which was slow once is tried
+        again instead of never hearing of it."""
+        return self.mean_ms if now_ms - self._measured_at_ms < STALE_MS else None
+
+    def observe(self, elapsed_ms: float, now_ms: float) -> None:
         """Take one more measured time."""
+        self._measured_at_ms = now_ms
         self._timeouts.observe(*self._key, elapsed_ms)
 
-    def observe_failure(self) -> None:
+    def observe_failure(self, now_ms: float) -> None:
         """A failure or silence counts as the whole time that would have been waited.
 
         Not before the first success: the cold-start value would stand for the node for ever, since
         nobody chooses the slowest. The health score, which heals, keeps traffic off until then.
         """
         if self.mean_ms is not None:
+            self._measured_at_ms = now_ms
             self._timeouts.observe_timeout(*self._key)
 
 

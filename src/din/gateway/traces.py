@@ -32,6 +32,7 @@ class Outcome:
     timings: Mapping[int, SliceTiming]
     records: tuple[AttemptRecord, ...]
     path: str
+    error: str = ""
 
 
 class _Kept(NamedTuple):
@@ -82,6 +83,7 @@ class TraceBook:
             spans=(),
             attempts=outcome.records,
             path=outcome.path,
+            error=outcome.error,
         )
         self._traces[trace.request_id] = _Kept(
             trace, timings, outcome.shape.edges, outcome.duration_ms, names
