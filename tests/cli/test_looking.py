@@ -245,6 +245,13 @@ def test_retries_are_told_with_their_reason(fake: FakeGateway, run: Run) -> None
     assert "try 1: node a: link closed on a (5.0 ms)" in told
 
 
+def test_a_failed_request_tells_why(fake: FakeGateway, run: Run) -> None:
+    failed = trace(status="failed", spans=(), error="DIN-300: model 'm' is placing")
+    fake.routes["GET", "/api/v1/traces/req-8a3f2b1c"] = document(failed)
+    told = run("trace", "show", "req-8a3f2b1c").stdout.splitlines()
+    assert told[1:] == ["DIN-300: model 'm' is placing", "no span was measured"]
+
+
 def test_a_trace_is_found_by_the_start_of_its_id(run: Run) -> None:
     assert run("trace", "show", "req-8a", "-o", "name").stdout == "req-8a3f2b1c\n"
     assert run("trace", "show", "req-8").exit_code == 7

@@ -175,7 +175,7 @@ def launch(
             )
     except OSError as error:
         raise Unavailable(
-            f"{module} cannot be started below {state_dir}: {error.strerror}",
+            f"the {record_name} cannot be started below {state_dir}: {error.strerror}",
             hint="give another place with --state-dir, or make this one writable",
         ) from None
     record = Record(

@@ -235,7 +235,8 @@ def check_gateway(gateway: str | None) -> Check:
             view = client.gateway()
     except DinError as error:
         return Check("gateway", "failed", error.message, error.hint)
-    seen = f"{view.cluster} at {url}, {view.nodes} nodes, found by {view.discovery_mode}"
+    nodes = f"{view.nodes} node" + ("" if view.nodes == 1 else "s")
+    seen = f"{view.cluster} at {url}, {nodes}, found by {view.discovery_mode}"
     if view.version != version.__version__:
         fix = f"the gateway is {view.version}, this is {version.__version__}: install the same"
         return Check("gateway", "warning", seen, fix)

@@ -192,7 +192,7 @@ def _show(answer: Answer, output: str, *, dry_run: bool, no_wait: bool) -> None:
         columns = [each for each in SLICE_COLUMNS if output == "wide" or not each.is_wide]
         show_table(columns, view.slices)
     for cut in view.cuts:
-        size = byte_count(cut.nbytes) if cut.nbytes is not None else "unknown size"
+        size = byte_count(cut.nbytes) if cut.nbytes is not None else "size depends on the input"
         say(f"cut after slice {cut.after_slice}: {', '.join(cut.tensors)} cross ({size})")
     for line in (*view.notes, *view.warnings):
         say(line)

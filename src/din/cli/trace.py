@@ -117,6 +117,8 @@ def find_trace(client: Client, request: str) -> Answer:
 def _show_waterfall(trace: Trace) -> None:
     head = f"{trace.request_id}  {trace.model_id} version {trace.version}  {trace.status}"
     click.echo(printable(f"{head}  {trace.duration_ms:.1f} ms  {trace.path}"))
+    if trace.error:
+        click.echo(printable(trace.error))
     width = shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns if sys.stdout.isatty() else 0
     for line in waterfall(trace.spans, width or WIDTH_DEFAULT, is_coloured=is_terminal()):
         click.echo(line)

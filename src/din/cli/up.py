@@ -81,7 +81,7 @@ def _gateway_up(config: GatewayConfig) -> str:
         record_name="gateway",
     )
     _await_gateway(path, record, child)
-    say(f"gateway {config.cluster} answers at {url}; its log is {record.log_path}")
+    say(f"the gateway of cluster {config.cluster} answers at {url}; its log is {record.log_path}")
     return url
 
 
