@@ -48,7 +48,8 @@ from din.wire.registration import ADDRESS_COUNT_MAX
 
 GRACE_S: Final = 10.0
 """Accepted work may take so long after a stop was asked for."""
-ADDRESS_LOOK_S: Final = 15.0
+ADDRESS_LOOK_S: Final = 2.0
+"""With the next beat a new address is known within two heartbeats."""
 TRIM_AFTER_S: Final = 5.0
 """By then a node has joined, as a rule."""
 SOCKET_PATH_BYTES_MAX: Final = 60
