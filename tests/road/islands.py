@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -64,6 +65,7 @@ class Islands:
         self._mark = secrets.token_hex(3)
         self._count = 0
         self._made: list[str] = []
+        self._cables: dict[str, tuple[str, str, str]] = {}
         self.gateway = self._make("gateway")
         self.links: list[WeakLink] = []
 
@@ -85,9 +87,11 @@ class Islands:
         self._count += 1
         return f"10.71.{self._count}.1", f"10.71.{self._count}.2"
 
-    def add(self, name: str, *, is_forwarded_into_nothing: bool = False) -> tuple[str, str]:
+    def add(
+        self, name: str, *, is_forwarded_into_nothing: bool = False, is_routed: bool = False
+    ) -> tuple[str, str]:
         """An island with a cable to the gateway's: its namespace and its address. What it sends
-        elsewhere has no route, or goes to the gateway's kernel, which drops it."""
+        elsewhere has no route, or goes to the gateway's kernel, which drops it or passes it on."""
         island = self._make(name)
         near, far = self._addresses()
         cable = f"d{self._mark}{self._count}"
@@ -97,9 +101,22 @@ class Islands:
         ip("-n", island, "addr", "add", f"{far}/24", "dev", f"{cable}n")
         ip("-n", self.gateway, "link", "set", f"{cable}g", "up")
         ip("-n", island, "link", "set", f"{cable}n", "up")
-        if is_forwarded_into_nothing:
+        if is_forwarded_into_nothing or is_routed:
             ip("-n", island, "route", "add", "default", "via", near)
+        if is_routed:
+            with standing_on(self.path(self.gateway)):
+                Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+        self._cables[name] = (island, f"{cable}n", far)
         return island, far
+
+    def renumber(self, name: str) -> str:
+        """Take an island's address away and give it another one, as a new lease does."""
+        island, device, old = self._cables[name]
+        network = old.rpartition(".")[0]
+        ip("-n", island, "addr", "del", f"{old}/24", "dev", device)
+        ip("-n", island, "addr", "add", f"{network}.77/24", "dev", device)
+        ip("-n", island, "route", "add", "default", "via", f"{network}.1")
+        return f"{network}.77"
 
     def add_weak(self, name: str, **quality: float) -> tuple[str, str, WeakLink]:
         """An island behind a slow, lossy link that can be cut."""

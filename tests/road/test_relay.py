@@ -15,7 +15,7 @@ from tests.road import small_models
 from tests.road.asking import asking
 from tests.road.conftest import pixels, whole_model
 from tests.road.islands import Islands, islands
-from tests.road.processes import Network
+from tests.road.processes import Network, wait_for
 from tests.road.test_cases import X, answers_normally, chain_is_right, register_chain
 from tests.road.test_road import register
 
@@ -176,3 +176,45 @@ def test_a_weak_link_that_is_cut_for_eight_seconds_costs_no_request(
         network.wait_ready(LEFT, RIGHT)
     assert {node.node_id for node in network.node_views()} == ids
     assert link.carried > 100
+
+
+def test_a_node_with_a_new_address_is_reached_there(network: Network, sea: Islands) -> None:
+    """T06: the lease ran out. Same id, the new address in the list, requests go on."""
+    network.start_gateway(host="0.0.0.0", insecure_network=True)
+    gateway_takes_tcp_only(network)
+    port = network.url.rpartition(":")[2]
+    for name in (LEFT, RIGHT):
+        island, address = sea.add(name, is_routed=True)
+        network.url = f"http://{address.rpartition('.')[0]}.1:{port}"
+        start_on(network, sea, name, island, "0.0.0.0")
+    network.url = f"http://127.0.0.1:{port}"
+    network.wait_ready(LEFT, RIGHT)
+    nodes_take_tcp_only(network, LEFT, RIGHT)
+    register_chain(network, slices=ZIGZAG)
+    before = {node.name: node for node in network.node_views()}
+    with network.client() as client:
+        assert client.plan("chain").relays == ()
+    old = before[RIGHT].address.split(":")[1]
+    with asking(network, "chain", {"x": X}, chain_is_right, timeout_ms=40_000) as load:
+        load.wait_more(100)
+        new = sea.renumber(RIGHT)
+        assert new != old
+        wait_for(
+            "the new address is known",
+            lambda: new in next(n.address for n in network.node_views() if n.name == RIGHT),
+            30,
+        )
+        network.wait_ready(LEFT, RIGHT)
+        load.wait_more(100)
+    after = {node.name: node for node in network.node_views()}
+    assert {n: v.node_id for n, v in after.items()} == {n: v.node_id for n, v in before.items()}
+    with network.client() as client:
+        profile = client.node(RIGHT).profile
+        assert profile is not None
+        assert not any(old in each for each in profile.addresses)
+
+        def is_direct() -> bool:
+            answers_normally(network)
+            return client.plan("chain").relays == ()
+
+        wait_for("the nodes have dialled each other again", is_direct)
