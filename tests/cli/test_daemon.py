@@ -13,6 +13,7 @@ import pytest
 
 from din.cli import daemon
 from din.cli.daemon import Record, boot_id, read_record, records_in, start_ticks_of, write_record
+from din.cli.start import joining_words
 from din.config import GatewayConfig, NodeConfig
 from din.errors import Conflict
 from tests.cli.conftest import Run
@@ -333,3 +334,19 @@ def test_two_commands_do_not_start_programs_of_one_directory_at_once(tmp_path: P
     assert said == ["another `din` starts or stops programs here; waiting for it"]
     with daemon.turn(str(tmp_path), said.append):
         assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (
+            '{"event":"joined","gateway":"http://10.0.0.5:8000","how":"unicast"}',
+            "it joined http://10.0.0.5:8000, unicast",
+        ),
+        ('{"event":"multicast_found_nothing"}', "it still looks for a gateway of cluster line-4"),
+        ("not a line of ours", "it still looks for a gateway of cluster line-4"),
+    ],
+)
+def test_a_detached_node_tells_whom_it_joined_since_its_start(last: str, words: str) -> None:
+    before = '{"event":"joined","gateway":"http://10.0.0.9:8000","how":"unicast"}'
+    assert joining_words([before, '{"event":"started"}', last], "line-4") == words

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
+import msgspec
+from msgspec import Struct
 
 from din.cli import daemon
 from din.cli.frame import Command, say
@@ -21,6 +24,14 @@ GATEWAY_MODULE: Final = "din.bootstrap.gateway"
 AGENT_MODULE: Final = "din.agent"
 STARTED_S: Final = 1.5
 """A program that is going to refuse its settings or its directory has done so by then."""
+
+
+class _LogEntry(Struct):
+    """What of a line of an agent's log is told on."""
+
+    event: str = ""
+    gateway: str = ""
+    how: str = ""
 
 
 def run_in_place(module: str, config: Config) -> NoReturn:
@@ -71,7 +82,22 @@ def start_node(detach: bool, **flags: Any) -> None:
         record = _detached(config)
     click.echo(config.name)
     say(f"node {config.name} runs as process {record.pid}; its log is {record.log_path}")
+    say(joining_words(daemon.log_tail(record.log_path), config.cluster))
     say("next: din node list")
+
+
+def joining_words(log_lines: Sequence[str], cluster: str) -> str:
+    """Whether the node that wrote this log has joined since its start, and how it found whom."""
+    for line in reversed(log_lines):
+        try:
+            entry = msgspec.json.decode(line, type=_LogEntry)
+        except msgspec.MsgspecError:
+            continue
+        if entry.event == "joined":
+            return f"it joined {entry.gateway}, {entry.how}"
+        if entry.event == "started":
+            break
+    return f"it still looks for a gateway of cluster {cluster}"
 
 
 def _is_running(config: NodeConfig) -> bool:
