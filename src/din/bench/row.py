@@ -80,9 +80,9 @@ def median(values: Sequence[float]) -> float:
 
 
 def machine() -> str:
-    """Processor, cores that may be used, and Python, in a few words."""
-    cores = len(os.sched_getaffinity(0))
-    return f"{cores} cores of {_cpu_model()}, Python {platform.python_version()}"
+    """Processor, cores that may be used, how busy they are, and Python, in a few words."""
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    return f"{cores} cores of {_cpu_model()} at load {load:.1f}, Python {platform.python_version()}"
 
 
 def _cpu_model() -> str:
