@@ -327,6 +327,24 @@ def test_silence_blames_whoever_holds_the_attempt_up():
     in_virtual_time(story)
 
 
+def test_tensors_that_are_still_travelling_are_no_silence():
+    """16 MiB on a link of 4 MiB a second: no node is suspected after the few seconds that a small
+    request may take."""
+    side = 2048
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        large = TensorMeta(PHOTO.name, "FP32", (side, side), side * side * 4)
+        play = Play()
+        found = await failure(play.start((large,), ((bytes(large.nbytes),),)))
+        assert found.is_node_suspect
+        crossings = len(play.attempt.shape.slices) + 1
+        assert loop.time() - began >= SILENCE_MS / 1000 + crossings * 4 - 0.01
+
+    in_virtual_time(story)
+
+
 def test_silence_until_the_deadline_is_the_deadline():
     async def story() -> None:
         loop = asyncio.get_running_loop()

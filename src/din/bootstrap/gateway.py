@@ -41,6 +41,7 @@ from din.store.sqlite import SqliteStore
 from din.system.clock import fine_monotonic_ms, monotonic_ms, wall_clock_iso, wall_clock_ms
 from din.system.descriptors import raise_limit
 from din.system.identity import Identity, claim_directory
+from din.system.memory import give_memory_back, resident_bytes
 from din.system.network import AddressWatch, bound_addresses
 from din.system.signals import stop_signals
 from din.transport.announce import Announcer
@@ -54,6 +55,9 @@ UNIX_PATH_BYTES_MAX: Final = 100
 REFRESH_SECONDS: Final = 10.0
 """How often interfaces are looked at again."""
 STATE_FILE: Final = "gateway.json"
+REST_S: Final = 5.0
+WORTH_BYTES: Final = 16 * 1024 * 1024
+"""Giving back takes milliseconds: not for less than this."""
 
 
 def main() -> int:
@@ -123,6 +127,8 @@ async def _serve(
     reach.listen(links)
     await gateway.start()
     _watch(gateway, config)
+    resting = asyncio.get_running_loop().create_task(_give_back_at_rest(gateway))
+    stack.callback(resting.cancel)
     server = await _front(gateway, config, sock)
     stack.push_async_callback(server.stop)
     await stack.enter_async_context(_announced(config, identity, port, log))
@@ -172,6 +178,16 @@ def _watch(gateway: Gateway, config: GatewayConfig) -> None:
     metrics.watch_fleet(gateway.fleet.fleet_nodes, monotonic_ms, config.discovery_mode)
     metrics.watch_load(lambda: gateway.direct.waiting, lambda: gateway.dispatch.inflight)
     metrics.know_models(gateway.models.model_ids())
+
+
+async def _give_back_at_rest(gateway: Gateway) -> None:
+    """Large requests leave hundreds of MiB with the C library: return them when nobody asks."""
+    kept = resident_bytes()
+    while True:
+        await asyncio.sleep(REST_S)
+        if not gateway.dispatch.inflight and resident_bytes() > kept + WORTH_BYTES:
+            give_memory_back()
+            kept = resident_bytes()
 
 
 async def _front(gateway: Gateway, config: GatewayConfig, sock: socket.socket) -> HttpServer:

@@ -30,6 +30,9 @@ from din.wire.messages import Accepted, AnyMessage, BusyNode, Cancel, Failed, Re
 TOMBSTONE_MS_MIN: Final = 1_000
 """A cancelled attempt is remembered by nodes at least this long: frames may still be on the way."""
 
+TRAVEL_BYTES_PER_MS: Final = 4096
+"""Four MiB a second: a tensor under way on a link no faster than that is no silence."""
+
 
 class Sender(Protocol):
     """What the relay needs of the links."""
@@ -88,7 +91,8 @@ class Relay:
         flight = _Flight(attempt, future, remaining_ms)
         self._flights[attempt.request_id] = flight
         is_done = False
-        timer = self._loop.call_later(silence_ms / 1000, self._silent, flight, silence_ms)
+        patience_ms = min(silence_ms + _travel_ms(attempt, metas), max(float(remaining_ms()), 0.0))
+        timer = self._loop.call_later(patience_ms / 1000, self._silent, flight, patience_ms)
         try:
             self._send_inputs(attempt, metas, chunks, remaining_ms())
             await future
@@ -289,6 +293,12 @@ class Relay:
                     is_node_suspect=is_node_suspect,
                 )
             )
+
+
+def _travel_ms(attempt: Attempt, metas: Sequence[TensorMeta]) -> float:
+    """How long tensors of the size of the inputs may travel: in, from slice to slice, and out."""
+    nbytes = sum(meta.nbytes for meta in metas)
+    return nbytes * (len(attempt.shape.slices) + 1) / TRAVEL_BYTES_PER_MS
 
 
 def _is_sound(meta: TensorMeta) -> bool:
