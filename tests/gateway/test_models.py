@@ -264,6 +264,9 @@ def test_what_the_carver_refuses_is_not_registered(run):
         {"after": {"name": "centerface"}},
         {"slices": ({"colour": "red", "name": 3},)},
         {"slices": ({"name": "a"}, {"name": "a"})},
+        {"backend_options": {"optimisation": "of"}},
+        {"backend_options": {"threads": "0"}},
+        {"backend_options": {"colour": "red"}},
     ],
 )
 def test_adapters_and_settings_that_do_not_fit_are_refused_and_leave_no_artifacts(run, more):

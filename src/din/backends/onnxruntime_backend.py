@@ -16,12 +16,12 @@ import numpy as np
 import onnxruntime as ort
 
 from din.backends.contract import Array
+from din.backends.options import check_backend_options
 from din.domain.tensor import BYTES, TensorSpec
-from din.errors import BadModel, BadTensor, ExecutionFailed, UsageError
+from din.errors import BadModel, BadTensor, ExecutionFailed
 
 MODEL_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024 - 1
 """One protobuf message cannot be larger."""
-THREADS_MAX: Final = 256
 MESSAGE_CHARACTERS_MAX: Final = 600
 WARM_FREE_DIM: Final = 64
 WARM_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -81,18 +81,7 @@ def load(model: bytes, options: Mapping[str, str]) -> OnnxSession:
 def session_options(options: Mapping[str, str]) -> ort.SessionOptions:
     """Translate backend options. Raises UsageError naming option, value and what is allowed."""
     settings = ort.SessionOptions()
-    for name, value in options.items():
-        if name == "optimisation":
-            if value not in OPTIMISATION:
-                raise _bad_option(name, value, ", ".join(OPTIMISATION))
-        elif name == "threads":
-            if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= THREADS_MAX:
-                raise _bad_option(name, value, f"a whole number from 1 to {THREADS_MAX}")
-        else:
-            raise UsageError(
-                f"backend onnxruntime has no option {name!r}",
-                hint="its options are optimisation and threads",
-            )
+    check_backend_options("onnxruntime", options)
     cores = len(os.sched_getaffinity(0))
     settings.graph_optimization_level = OPTIMISATION[options.get("optimisation", "all")]
     settings.intra_op_num_threads = int(options.get("threads", min(2, cores)))
@@ -241,12 +230,6 @@ def _run_options() -> ort.RunOptions:
     # nothing costs 28 us, more than the rest of the call.
     options.add_run_config_entry("gpu_graph_id", "0")
     return options
-
-
-def _bad_option(name: str, value: str, allowed: str) -> UsageError:
-    return UsageError(
-        f"backend option {name}={value!r} is not possible", hint=f"allowed: {allowed}"
-    )
 
 
 def _spec(argument: Any) -> TensorSpec:

@@ -19,6 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from din.artifacts.files import ArtifactFolder
+from din.backends.options import check_backend_options
 from din.domain.model import CarveAnswer, CarveRequest
 from din.domain.node import NodeId
 from din.domain.views import RegisterModel
@@ -207,6 +208,8 @@ class ModelBook:
         carved = await self._carve(order, memory_mib_max)
         made = {artifact.sha256 for part in carved.slices for artifact in part.artifacts}
         try:
+            for backend in {part.backend for part in carved.slices}:
+                check_backend_options(backend, order.backend_options)
             partition = build_partition(carved, before, after)
         except DinError:
             self._drop_artifacts(made - {order.source_sha256})
