@@ -25,7 +25,8 @@ class Log:
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], str] = wall_clock_iso
     ) -> None:
-        self._stream = stream if stream is not None else sys.stderr
+        # Python has no stream at all where descriptor 2 was closed before it started.
+        self._stream: TextIO | None = stream if stream is not None else sys.stderr
         self._clock = clock
 
     def report(self, event: str, **facts: object) -> None:
@@ -43,6 +44,8 @@ class Log:
         for key, value in facts.items():
             is_plain = value is None or isinstance(value, (bool, int, float))
             line[key] = value if is_plain else str(value)[:TEXT_CHARACTERS_MAX]
+        if self._stream is None:
+            return
         try:
             self._stream.write(msgspec.json.encode(line).decode() + "\n")
             self._stream.flush()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 
 import structlog
 
@@ -11,7 +13,9 @@ class Log:
     """Call it with what happened and the facts: `log("node lost", node="edge-1")`."""
 
     def __init__(self, program: str) -> None:
-        is_terminal = sys.stderr.isatty()
+        # Python has no stream at all where descriptor 2 was closed before it started.
+        stream = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - lives as long as the process
+        is_terminal = stream.isatty()
         renderer = (
             structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
             if is_terminal
@@ -23,13 +27,15 @@ class Log:
                 structlog.processors.TimeStamper(fmt="iso"),
                 renderer,
             ],
-            logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+            logger_factory=structlog.WriteLoggerFactory(stream),
         )
         self._logger = structlog.get_logger(program=program)
 
     def __call__(self, event: str, **facts: object) -> None:
-        """Write one line. What carries a `warning`, `error` or `fault` is a warning."""
+        """Write one line; a stream that is gone is not worth dying for. What carries a `warning`,
+        `error` or `fault` is a warning."""
         # `reason` is in ordinary events as well, so it makes nothing a warning.
         is_bad = not facts.keys().isdisjoint({"warning", "error", "fault"})
         write = self._logger.warning if is_bad else self._logger.info
-        write(event, **facts)
+        with suppress(OSError, ValueError):
+            write(event, **facts)
