@@ -216,7 +216,8 @@ def remove_model(model: str, gateway: str | None, yes: bool, dry_run: bool) -> N
     """Unload MODEL everywhere and forget it."""
     with Client(gateway) as client:
         view = decode_answer(client.model_answer(model), ModelView)
-        what = f"model {view.model_id} version {view.version}, {len(view.slices)} slices"
+        count = f"{len(view.slices)} slice" + ("" if len(view.slices) == 1 else "s")
+        what = f"model {view.model_id} version {view.version}, {count}"
         if dry_run:
             say(f"would remove {what} from {_all_nodes(view)}")
             return

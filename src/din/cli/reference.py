@@ -41,7 +41,7 @@ def errors(code: str | None, output: str) -> None:
     kinds = list(every_error())
     if code is not None:
         wanted = code.upper() if code.upper().startswith(CONCRETE) else f"{CONCRETE}{code}"
-        kinds = [kind for kind in kinds if kind.code == wanted]
+        kinds = [kind for kind in kinds if wanted == kind.code or code == kind.__name__]
         if not kinds:
             raise NotFound(f"no error has the code {code!r}", hint="`din errors` lists all")
     document: dict[str, Any] = {

@@ -259,7 +259,11 @@ class Relay:
         if flight.future.done():
             return
         if flight.remaining_ms() <= 0:
-            self._end(flight, DeadlineExceeded("the deadline passed"), is_retryable=False)
+            error = DeadlineExceeded(
+                "the deadline passed before an answer came",
+                hint="give it more time: timeout_ms in the request, --timeout-ms of the commands",
+            )
+            self._end(flight, error, is_retryable=False)
             return
         suspects = flight.attempt.suspects()
         who = "; ".join(
