@@ -121,6 +121,9 @@ def test_a_program_that_refuses_to_start_says_why(
         "error: the gateway did not start: the state directory is in use\nhint: give another\n"
     )
     assert not list((state / "run").glob("*.json"))
+    monkeypatch.setenv("FAKE_PROGRAM", "vanish")
+    told = run("up", "--port", str(port))
+    assert "the gateway did not start: it ended with code 1" in told.stderr, "an older run's words"
 
 
 def test_a_node_that_refuses_leaves_the_gateway_running(

@@ -48,6 +48,8 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     name: str = ""
     url: str = ""
     log_path: str = ""
+    log_bytes_before: int = 0
+    """Size of the log when it was started: what stands before is an earlier program's."""
 
 
 def run_folder(state_dir: str) -> Path:
@@ -165,6 +167,7 @@ def launch(
         log_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _turn_over(log_path)
         with log_path.open("ab") as log:
+            log_bytes_before = log.tell()
             child = subprocess.Popen(
                 program_command(module),
                 stdin=subprocess.DEVNULL,
@@ -186,6 +189,7 @@ def launch(
         name=name,
         url=url,
         log_path=str(log_path),
+        log_bytes_before=log_bytes_before,
     )
     write_record(folder / f"{record_name}.json", record)
     return record, child
@@ -224,11 +228,12 @@ def _turn_over(log_path: Path) -> None:
         log_path.replace(log_path.with_suffix(".log.1"))
 
 
-def log_tail(path: str) -> list[str]:
-    """The last lines of a log."""
+def log_tail(record: Record) -> list[str]:
+    """The last lines that this very program wrote to its log."""
     try:
-        with Path(path).open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_TAIL_BYTES))
+        with Path(record.log_path).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(record.log_bytes_before, size - LOG_TAIL_BYTES))
             return file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return []
@@ -236,7 +241,7 @@ def log_tail(path: str) -> list[str]:
 
 def error_of_exit(record: Record, exit_code: int) -> DinError:
     """What a program that ended while starting had to say: the error of its log and exit code."""
-    lines = log_tail(record.log_path)
+    lines = log_tail(record)
     told = [each.removeprefix("error: ") for each in lines if each.startswith("error: ")]
     hints = [each.removeprefix("hint: ") for each in lines if each.startswith("hint: ")]
     message = told[-1] if told else f"it ended with code {exit_code}"

@@ -82,7 +82,7 @@ def start_node(detach: bool, **flags: Any) -> None:
         record = _detached(config)
     click.echo(config.name)
     say(f"node {config.name} runs as process {record.pid}; its log is {record.log_path}")
-    say(joining_words(daemon.log_tail(record.log_path), config.cluster))
+    say(joining_words(daemon.log_tail(record), config.cluster))
     say("next: din node list")
 
 
