@@ -381,7 +381,6 @@ def test_a_jitter_outside_the_rule_is_warned_of(network: Network, jitter_ms: int
         assert f"{jitter_ms} ms" in up.stderr
         log = (state / "log" / "gateway.log").read_text()
         assert f"jitter {jitter_ms} ms" in log
-        network.configs.pop("told", None)
         other = Network(network.folder / f"told-{jitter_ms}")
         other.folder.mkdir()
         other.cluster = "default"
@@ -395,6 +394,21 @@ def test_a_jitter_outside_the_rule_is_warned_of(network: Network, jitter_ms: int
     finally:
         down = network.din("down", "--state-dir", str(state))
     assert down.returncode == 0
+
+
+def test_a_cluster_without_nodes_says_so(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    try:
+        network.start_gateway()
+        path = small_models.chain(tmp_path / "good.onnx")
+        text = refused(network.din("model", "register", str(path)), 3, "no node has joined")
+        assert "din node start" in text
+        network.start_node("late")
+        with network.client() as client:
+            wait_for("it is placed by itself", lambda: client.model("good").state == "ready")
+        answers_normally(network)
+    finally:
+        network.stop()
 
 
 def test_a_jitter_of_half_the_interval_is_refused(network: Network) -> None:
