@@ -17,6 +17,7 @@ from din.domain.node import NodeHealth, NodeId, NodeProfile
 from din.errors import TooLarge, UsageError
 from din.flow.backoff import Backoff
 from din.transport.find import Browsed, Found
+from din.wire.registration import Admission
 
 sys.path.insert(0, str(Path(__file__).parent))
 from join_gateway import URL, FakeGateway, Network, until
@@ -367,3 +368,21 @@ def test_joining_pulls_in_none_of_the_heavy_libraries() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
     assert not FORBIDDEN & set(done.stdout.split())
+
+
+def test_a_gateway_is_dialled_first_where_it_has_just_answered() -> None:
+    """T06: its address of this moment may be one that it did not have when it started."""
+    answer = Admission(
+        name="edge",
+        gateway_id="9d8c7b6a5f4e3d2c",
+        heartbeat_interval_ms=3000,
+        heartbeat_jitter_ms=450,
+        links=("unix:/run/g.sock", "tcp:10.0.0.1:9000", "tcp:10.0.1.1:9000"),
+        protocol_version=1,
+    )
+    assert Joined(answer, "http://10.0.1.1:8000", "").links == (
+        "unix:/run/g.sock",
+        "tcp:10.0.1.1:9000",
+        "tcp:10.0.0.1:9000",
+    )
+    assert "tcp:[fd00::1]:9000" in Joined(answer, "http://[fd00::1]:8000", "").links
