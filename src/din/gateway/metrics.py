@@ -14,7 +14,6 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     disable_created_metrics,
 )
 from prometheus_client.core import GaugeMetricFamily
@@ -23,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from din.domain.node import FleetNode
 from din.domain.request import SliceTiming
+from din.gateway.tallies import CounterFamily, HistogramFamily, TallyCollector
 from din.version import __version__
 
 UNKNOWN: Final = "unknown"
@@ -41,7 +41,7 @@ OK: Final = "ok"
 
 
 class GatewayMetrics:
-    """Counts on the hot path by children that are bound once. Not for use by several threads."""
+    """Counts requests in plain numbers. Not for use by several threads."""
 
     def __init__(self) -> None:
         disable_created_metrics()
@@ -50,35 +50,35 @@ class GatewayMetrics:
         self._define_events()
         self._models: set[str] = set()
         self._restarted: set[str] = set()
-        self._answered: dict[tuple[str, str], Counter] = {}
-        self._durations: dict[str, Histogram] = {}
-        self._slices: dict[tuple[str, str, str], Histogram] = {}
 
     def _define_requests(self) -> None:
-        own = self.registry
-        self._requests = Counter(
-            "din_requests", "Inference requests by outcome.", ["model", "code"], registry=own
+        requests = CounterFamily(
+            "din_requests", "Inference requests by outcome.", ["model", "code"]
         )
-        self._request_duration = Histogram(
+        durations = HistogramFamily(
             "din_request_duration_seconds",
             "From the whole request to the answer.",
             ["model"],
-            buckets=REQUEST_BUCKETS_S,
-            registry=own,
+            REQUEST_BUCKETS_S,
         )
-        self._scheduling = Histogram(
+        scheduling = HistogramFamily(
             "din_scheduling_duration_seconds",
             "Time to choose the nodes of one request.",
-            buckets=DECISION_BUCKETS_S,
-            registry=own,
+            [],
+            DECISION_BUCKETS_S,
         )
-        self._slice_duration = Histogram(
+        slices = HistogramFamily(
             "din_slice_duration_seconds",
             "Compute time of one slice on one node.",
             ["model", "slice", "node"],
-            buckets=REQUEST_BUCKETS_S,
-            registry=own,
+            REQUEST_BUCKETS_S,
         )
+        self._answered = requests.values
+        self._durations = durations
+        self._slices = slices
+        self._scheduling = scheduling.add(())
+        families = (requests, durations, scheduling, slices)
+        self.registry.register(TallyCollector([family.collect for family in families]))
 
     def _define_events(self) -> None:
         own = self.registry
@@ -107,28 +107,18 @@ class GatewayMetrics:
         self._models = wanted
 
     def _forget_model(self, model_id: str) -> None:
-        for key in [key for key in self._answered if key[0] == model_id]:
-            self._requests.remove(*key)
-            del self._answered[key]
-        if self._durations.pop(model_id, None) is not None:
-            self._request_duration.remove(model_id)
-        for key in [key for key in self._slices if key[0] == model_id]:
-            self._slice_duration.remove(*key)
-            del self._slices[key]
+        for series in (self._answered, self._durations.tallies, self._slices.tallies):
+            for key in [key for key in series if key[0] == model_id]:
+                del series[key]
 
     def count_request(self, model_id: str, code: str, duration_s: float | None) -> None:
         """One request is over; `duration_s` None = it never started (parse errors)."""
         model = model_id if model_id in self._models else UNKNOWN
-        counter = self._answered.get((model, code))
-        if counter is None:
-            counter = self._answered[model, code] = self._requests.labels(model, code)
-        counter.inc()
-        if duration_s is None:
-            return
-        histogram = self._durations.get(model)
-        if histogram is None:
-            histogram = self._durations[model] = self._request_duration.labels(model)
-        histogram.observe(duration_s)
+        key = (model, code)
+        self._answered[key] = self._answered.get(key, 0) + 1
+        if duration_s is not None:
+            tally = self._durations.tallies.get((model,)) or self._durations.add((model,))
+            tally.observe(duration_s)
 
     def observe_scheduling(self, duration_s: float) -> None:
         """One decision was made."""
@@ -149,18 +139,17 @@ class GatewayMetrics:
     def observe_slice(self, model: str, name: str, node: str, duration_s: float) -> None:
         """Compute time of one slice on one node."""
         key = (model, name, node)
-        histogram = self._slices.get(key)
-        if histogram is None:
-            if len(self._slices) >= SLICE_SERIES_MAX:
+        tally = self._slices.tallies.get(key)
+        if tally is None:
+            if len(self._slices.tallies) >= SLICE_SERIES_MAX:
                 key = (model, UNKNOWN, UNKNOWN)
-            histogram = self._slices[key] = self._slice_duration.labels(*key)
-        histogram.observe(duration_s)
+            tally = self._slices.tallies.get(key) or self._slices.add(key)
+        tally.observe(duration_s)
 
     def forget_node(self, node: str) -> None:
         """A node is no member any more: its series go."""
-        for key in [key for key in self._slices if key[2] == node]:
-            self._slice_duration.remove(*key)
-            del self._slices[key]
+        for key in [key for key in self._slices.tallies if key[2] == node]:
+            del self._slices.tallies[key]
         if node in self._restarted:
             self._restarted.remove(node)
             self._restarts.remove(node)
