@@ -230,12 +230,11 @@ def test_a_wrong_configuration_names_key_and_value(
     refused(network.din("model", "register", "--config", path), 2, *words)
     with network.client() as client:
         left = [view for view in client.models().items if view.model_id != "good"]
-        # What only a backend can find out leaves a model that says so.
+        # What only the engine can find out leaves a model that says so.
         assert all(view.state == "failed" and view.reason for view in left)
         for view in left:
             client.remove(view.model_id)
-    is_found_late = "backend_options" in content or content.get("inputs") == {"x": [1, 9]}
-    assert len(left) == is_found_late
+    assert len(left) == (content.get("inputs") == {"x": [1, 9]})
 
 
 def test_no_node_for_a_backend_is_said_in_the_words_of_the_seeds(network: Network) -> None:
