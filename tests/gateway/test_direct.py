@@ -98,8 +98,10 @@ class Play:
         self.direct.offered(node_id, worker.offer, worker.descriptors())
         return worker
 
-    def ask(self, meta: TensorMeta = PHOTO, body: bytes = PHOTO_BYTES) -> asyncio.Task[OutputSet]:
-        run = self.direct.run(KEY, (meta,), ((body,),), (), lambda: 1_000)
+    def ask(
+        self, meta: TensorMeta = PHOTO, body: bytes = PHOTO_BYTES, patience_ms: float = 60_000.0
+    ) -> asyncio.Task[OutputSet]:
+        run = self.direct.run(KEY, (meta,), ((body,),), (), lambda: 1_000, patience_ms)
         return asyncio.get_running_loop().create_task(run)
 
 
@@ -137,7 +139,9 @@ def test_a_request_lies_in_the_arena_and_its_outputs_until_they_are_released():
     async def story(play: Play) -> None:
         worker = play.offer()
         pieces = ((PHOTO_BYTES[:7], memoryview(PHOTO_BYTES)[7:]),)
-        task = asyncio.create_task(play.direct.run(KEY, (PHOTO,), pieces, ("out",), lambda: 700))
+        task = asyncio.create_task(
+            play.direct.run(KEY, (PHOTO,), pieces, ("out",), lambda: 700, 60_000.0)
+        )
         await settle()
         attach, order = worker.heard()
         assert isinstance(attach, Attach)
@@ -409,6 +413,36 @@ def test_cancelling_aborts_the_run_and_frees_its_outputs_once():
         await worker.answer(order)
         await asyncio.sleep(0.05)
         assert worker.heard() == [Release(order.ticket)]
+
+    run(story)
+
+
+def test_a_run_that_outlasts_its_patience_is_aborted_and_its_outputs_freed_once():
+    async def story(play: Play) -> None:
+        worker = play.offer()
+        task = play.ask(patience_ms=1.0)
+        await settle()
+        (order,) = worker.orders()
+        assert isinstance(await outcome_of(task), TimeoutError)
+        assert worker.heard() == [Abort(order.ticket)]
+        await worker.answer(order)
+        await asyncio.sleep(0.05)
+        assert worker.heard() == [Release(order.ticket)]
+
+    run(story)
+
+
+def test_a_waiter_whose_patience_ends_leaves_the_queue():
+    async def story(play: Play) -> None:
+        worker = play.offer()
+        tasks = [play.ask(), play.ask(), play.ask(patience_ms=1.0)]
+        await settle()
+        assert play.direct.waiting == 1
+        assert isinstance(await outcome_of(tasks[2]), TimeoutError)
+        assert play.direct.waiting == 0
+        assert len(worker.orders()) == 2
+        for task in tasks[:2]:
+            await ended(task)
 
     run(story)
 

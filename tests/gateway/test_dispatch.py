@@ -76,10 +76,12 @@ class FakeDirect:
     def has(self, key: object) -> bool:
         return key in self.keys
 
-    async def run(self, *_: object) -> OutputSet:
-        answer = self.answers.pop(0)
+    async def run(self, *given: object) -> OutputSet:
+        answer, patience_ms = self.answers.pop(0), given[-1]
         if isinstance(answer, float):
-            await asyncio.sleep(answer)
+            assert isinstance(patience_ms, float)
+            async with asyncio.timeout(patience_ms / 1000):
+                await asyncio.sleep(answer)
         elif isinstance(answer, AttemptEnded):
             raise answer
         else:

@@ -14,7 +14,7 @@ from bisect import insort
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from typing import Final
+from typing import Final, TypeVar
 
 from din.domain.deployment import Epoch
 from din.domain.node import NodeId
@@ -31,6 +31,7 @@ INFLIGHT_PER_WORKER_MAX: Final = 2
 WAITING_PER_REPLICA_MAX: Final = 1_000
 OFFERS_PER_NODE_MAX: Final = 256
 
+Found = TypeVar("Found")
 Key = tuple[Epoch, int, NodeId]
 """Deployment epoch, slice index, node."""
 
@@ -43,6 +44,13 @@ class _Replica:
         self.waiting: list[tuple[int, asyncio.Future[None]]] = []
         """By number of arrival: whoever came first is served first, also when it looks twice."""
         self.revoking: dict[int, Callable[[], None]] = {}
+
+    def is_usable(self) -> bool:
+        """Whether a worker may be fed."""
+        return any(
+            channel.is_open and worker_id not in self.revoking
+            for worker_id, channel in self.workers.items()
+        )
 
     def usable(self) -> list[WorkerChannel]:
         """Workers that may be fed, the least loaded first."""
@@ -83,7 +91,7 @@ class DirectWorkers:
     def has(self, key: Key) -> bool:
         """Whether at least one open worker is here."""
         replica = self._replicas.get(key)
-        return replica is not None and bool(replica.usable())
+        return replica is not None and replica.is_usable()
 
     def offered(self, node_id: NodeId, offer: Offer, descriptors: Sequence[int]) -> None:
         """Take over one worker. Descriptors that are no use are closed. Raises DinError."""
@@ -150,11 +158,13 @@ class DirectWorkers:
         chunks: Sequence[Sequence[Buffer]],
         outputs: tuple[str, ...],
         remaining_ms: Callable[[], int],
+        patience_ms: float,
     ) -> OutputSet:
         """Run one request in one of the replica's workers, in the order of arrival. Raises
-        AttemptEnded."""
+        AttemptEnded, TimeoutError when `patience_ms` are over."""
         arrival = next(self._arrivals)
-        _, total = offsets_of(tuple(metas))
+        until_s = self._loop.time() + patience_ms / 1000
+        offsets, total = offsets_of(tuple(metas))
         has_waited = False
         while True:
             replica = self._replicas.get(key)
@@ -167,11 +177,15 @@ class DirectWorkers:
             if has_waited or not replica.waiting:
                 found = _room(workers, total)
                 if found is not None:
-                    return await self._compute(key, *found, metas, chunks, outputs, remaining_ms())
-            await self._wait_for_room(replica, arrival)
+                    channel, slot = found
+                    placed = _placed(slot, metas, offsets, chunks)
+                    return await self._compute(
+                        key, channel, slot, placed, outputs, remaining_ms(), until_s
+                    )
+            await self._wait_for_room(replica, arrival, until_s)
             has_waited = True
 
-    async def _wait_for_room(self, replica: _Replica, arrival: int) -> None:
+    async def _wait_for_room(self, replica: _Replica, arrival: int, until_s: float) -> None:
         if len(replica.waiting) >= WAITING_PER_REPLICA_MAX:
             raise AttemptEnded(
                 Busy(
@@ -184,32 +198,33 @@ class DirectWorkers:
         place = (arrival, future)
         insort(replica.waiting, place)
         try:
-            await future
-        except asyncio.CancelledError:
+            await self._patient(future, until_s)
+        except (asyncio.CancelledError, TimeoutError):
+            is_our_turn = not future.cancelled() and future.exception() is None
             if place in replica.waiting:
                 replica.waiting.remove(place)
-            elif not future.cancelled():
-                replica.wake()  # our turn was not used
+            elif is_our_turn:
+                replica.wake()  # it was not used
             raise
+
+    async def _patient(self, future: asyncio.Future[Found], until_s: float) -> Found:
+        """What comes of it; TimeoutError after its time. One timer, no task to be cancelled."""
+        timer = self._loop.call_at(until_s, _give_up, future)
+        try:
+            return await future
+        finally:
+            timer.cancel()
 
     async def _compute(
         self,
         key: Key,
         channel: WorkerChannel,
         slot: InputSlot,
-        metas: Sequence[TensorMeta],
-        chunks: Sequence[Sequence[Buffer]],
+        placed: Sequence[Placed],
         outputs: tuple[str, ...],
         remaining_ms: int,
+        until_s: float,
     ) -> OutputSet:
-        offsets, _ = offsets_of(tuple(metas))
-        placed: list[Placed] = []
-        for meta, offset, pieces in zip(metas, offsets, chunks, strict=True):
-            end = offset
-            for piece in pieces:
-                slot.view[end : end + len(piece)] = piece
-                end += len(piece)
-            placed.append(Placed(meta, slot.offset + offset))
         future: asyncio.Future[OutputSet] = self._loop.create_future()
 
         def done(outcome: OutputSet | DinError) -> None:
@@ -231,11 +246,11 @@ class DirectWorkers:
             self._after(key)
             raise _ended(error, key[2]) from error
         try:
-            return await future
-        except asyncio.CancelledError:
-            if future.cancelled():
-                channel.abort(ticket)
-            elif future.exception() is None:
+            return await self._patient(future, until_s)
+        except (asyncio.CancelledError, TimeoutError):
+            if future.cancelled() or future.exception() is not None:
+                channel.abort(ticket)  # without effect on a run that is over
+            else:
                 future.result().release()  # it came in the same turn as the cancellation
             raise
 
@@ -243,9 +258,11 @@ class DirectWorkers:
         replica = self._replicas.get(key)
         if replica is None:
             return
-        replica.wake()
-        for worker_id in list(replica.revoking):
-            self._settle_revoked(key, worker_id)
+        if replica.waiting:
+            replica.wake()
+        if replica.revoking:
+            for worker_id in list(replica.revoking):
+                self._settle_revoked(key, worker_id)
 
     def _settle_revoked(self, key: Key, worker_id: int) -> None:
         replica = self._replicas.get(key)
@@ -276,6 +293,29 @@ class DirectWorkers:
             del self._replicas[key]
         if not replica.usable():
             replica.wake_all()
+
+
+def _give_up(future: asyncio.Future[Found]) -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())
+
+
+def _placed(
+    slot: InputSlot,
+    metas: Sequence[TensorMeta],
+    offsets: Sequence[int],
+    chunks: Sequence[Sequence[Buffer]],
+) -> list[Placed]:
+    """Copy the inputs into their slot."""
+    view, begin = slot.view, slot.offset
+    placed: list[Placed] = []
+    for meta, offset, pieces in zip(metas, offsets, chunks, strict=True):
+        end = offset
+        for piece in pieces:
+            start, end = end, end + len(piece)
+            view[start:end] = piece
+        placed.append(Placed(meta, begin + offset))
+    return placed
 
 
 def _room(workers: Sequence[WorkerChannel], nbytes: int) -> tuple[WorkerChannel, InputSlot] | None:

@@ -201,10 +201,9 @@ class Request:
         started_ms = self._tools.clock()
         patience_ms = self._patience_ms(index, replica)
         try:
-            async with asyncio.timeout(patience_ms / 1000):
-                result = await self._tools.direct.run(
-                    key, metas, chunks, call.outputs, self.remaining_ms
-                )
+            result = await self._tools.direct.run(
+                key, metas, chunks, call.outputs, self.remaining_ms, patience_ms
+            )
         except TimeoutError:
             raise self._direct_silent(replica, patience_ms) from None
         elapsed_us = int((self._tools.clock() - started_ms) * 1000)
