@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -95,10 +96,10 @@ def test_help_stays_small() -> None:
 
 
 def test_both_names_are_one_program() -> None:
-    from importlib.metadata import entry_points
+    import tomllib
 
-    names = {each.name: each.value for each in entry_points(group="console_scripts")}
-    assert names["din"] == names["din-cli"] == "din.cli:main"
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"din": "din.cli:main", "din-cli": "din.cli:main"}
 
 
 def test_the_version_is_told(run: Run) -> None:
