@@ -9,8 +9,6 @@ SIGTERM, SIGINT: say goodbye, finish what was accepted, stop the workers, leave
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import gc
 import os
 import sys
 import tempfile
@@ -37,6 +35,7 @@ from din.execution.events import SliceKey
 from din.system.accelerators import find_accelerator
 from din.system.descriptors import raise_limit
 from din.system.identity import Identity, claim_directory
+from din.system.memory import give_memory_back
 from din.system.network import AddressWatch, bound_addresses
 from din.system.sensors import Sensors
 from din.system.signals import stop_signals
@@ -235,14 +234,6 @@ class Agent:
         await self._zygote.stop()
         await asyncio.sleep(0)  # closed links tell their handler in the next turn
         self._log.report("stopped")
-
-
-def give_memory_back() -> None:
-    """Let the C library return what starting up needed; without that call this does nothing."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def socket_path(state_dir: Path, node_id: str) -> Path:

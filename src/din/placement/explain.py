@@ -139,8 +139,8 @@ def _left_out(part: Slice, table: FleetTable) -> Callable[[int], Rejection]:
         node_id=table.node_id(row),
         node=table.name(row),
         constraint="excluded",
-        observed="left out of this attempt",
-        required="not left out",
+        observed="failed to load it lately",
+        required="to be asked again after a pause",
     )
 
 
