@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from din.api.decoding import decode_json
+from din.api.oip_heads import Heads, KnownHead
 from din.api.post import OCTETS, Post, Reply
 from din.api.signature import check_dtype, check_inputs, check_outputs, check_shape, timeout_of
 from din.api.values import RAW_ONLY, decode_values, encode_values
@@ -48,6 +49,7 @@ class OipRequest(Struct):
     outputs: list[OipWanted] | None = None
 
 
+_ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(OipRequest)
 
 
@@ -57,11 +59,13 @@ class ParsedOip(Struct):
     request: OipRequest
     metas: tuple[TensorMeta, ...]
     chunks: list[list[Buffer]]
+    known: KnownHead | None = None
 
 
-def parse_oip(post: Post) -> ParsedOip:
+def parse_oip(post: Post, heads: Heads) -> ParsedOip:
     """JSON and binary tensors of one post. Raises UsageError or BadTensor."""
     header = post.headers.get(b"inference-header-content-length")
+    head = b""
     if header is None:
         request = decode_json(_DECODER, _joined(post.chunks), "the inference request")
         cursor = ChunkCursor([])
@@ -69,6 +73,10 @@ def parse_oip(post: Post) -> ParsedOip:
         size = _header_size(header, post.nbytes)
         cursor = ChunkCursor(post.chunks)
         head = b"".join(cursor.take(size))
+        known = heads.find(head)
+        if known is not None and known.nbytes == cursor.bytes_left:
+            chunks = [cursor.take(meta.nbytes) for meta in known.metas]
+            return ParsedOip(known.request, known.metas, chunks, known)
         request = decode_json(_DECODER, head, "the inference request")
     metas, chunks = parse_tensors(request.inputs, cursor)
     if cursor.bytes_left:
@@ -76,7 +84,15 @@ def parse_oip(post: Post) -> ParsedOip:
             f"{cursor.bytes_left} bytes follow the last binary tensor",
             hint="binary_data_size of each input must add up to the bytes after the JSON part",
         )
-    return ParsedOip(request, metas, chunks)
+    parsed = ParsedOip(request, metas, chunks)
+    if head and request.id is None and all(_is_raw(each) for each in request.inputs):
+        parsed.known = KnownHead(request, metas)
+        heads.keep(head, parsed.known)
+    return parsed
+
+
+def _is_raw(each: OipTensor) -> bool:
+    return each.parameters.get("binary_data_size") is not None
 
 
 def _joined(chunks: Sequence[bytes]) -> bytes:
@@ -172,9 +188,14 @@ def oip_call(
     """The call, held against the model's signature. Raises BadTensor or UsageError."""
     request = parsed.request
     wanted = tuple(each.name for each in request.outputs or ())
-    check_inputs(manifest, parsed.metas, parsed.chunks, is_adapted=False)
-    check_outputs(manifest, wanted, is_adapted=False)
-    _check_forms(request, manifest)
+    known = parsed.known
+    if known is None or known.checked_for is not manifest:
+        check_inputs(manifest, parsed.metas, parsed.chunks, is_adapted=False)
+        check_outputs(manifest, wanted, is_adapted=False)
+        _check_forms(request, manifest)
+        # The elements of BYTES are part of the signature and not of the head.
+        if known is not None and all(meta.dtype != BYTES for meta in parsed.metas):
+            known.checked_for = manifest
     parameters = request.parameters
     return InferenceCall(
         model_id=manifest.model_id,
@@ -208,8 +229,11 @@ def is_binary(request: OipRequest, name: str) -> bool:
     return request.parameters.get("binary_data_output") is True
 
 
-def oip_reply(request: OipRequest, answer: InferenceAnswer) -> Reply:
+def oip_reply(parsed: ParsedOip, answer: InferenceAnswer) -> Reply:
     """The answer; its binary outputs stay views into shared memory until `release`."""
+    request, known = parsed.request, parsed.known
+    if known is not None and known.output_metas == answer.metas:
+        return _reply(request, answer, known.outputs, answer.views)
     outputs: list[dict[str, Any]] = []
     views: list[Buffer] = []
     for meta, view in zip(answer.metas, answer.views, strict=True):
@@ -224,22 +248,25 @@ def oip_reply(request: OipRequest, answer: InferenceAnswer) -> Reply:
         else:
             entry["data"] = decode_values(meta, view) if prod(meta.shape) else []
         outputs.append(entry)
-    return _reply(request, answer, outputs, views)
+    described = msgspec.Raw(_ENCODER.encode(outputs))
+    if known is not None and len(views) == len(outputs):
+        known.output_metas, known.outputs = answer.metas, described
+    return _reply(request, answer, described, views)
 
 
 def _reply(
     request: OipRequest,
     answer: InferenceAnswer,
-    outputs: list[dict[str, Any]],
-    views: list[Buffer],
+    outputs: msgspec.Raw,
+    views: Sequence[Buffer],
 ) -> Reply:
-    trace = msgspec.json.encode(answer.trace.execution_trace).decode()
+    trace = _ENCODER.encode(answer.trace.execution_trace).decode()
     body: dict[str, Any] = {"model_name": answer.model_id, "model_version": answer.version}
     if request.id is not None:
         body["id"] = request.id
     body["parameters"] = {"execution_trace": trace}
     body["outputs"] = outputs
-    encoded = msgspec.json.encode(body)
+    encoded = _ENCODER.encode(body)
     reply = Reply(200, [encoded, *views], answer.request_id, release=answer.release)
     if views:
         reply.content_type = OCTETS

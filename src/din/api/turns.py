@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from din.api.oip import oip_call, oip_reply, parse_oip
+from din.api.oip_heads import Heads
 from din.api.post import OCTETS, Post, PostKind, Reply, error_reply, new_request_id, request_id_of
 from din.api.problem import as_din_error
 from din.api.seeds import infer_call, infer_reply, parse_infer, plan_reply
@@ -22,6 +23,7 @@ class Turns:
     def __init__(self, inference: InferenceService, control: ControlService) -> None:
         self._inference = inference
         self._control = control
+        self._heads = Heads()
 
     def heartbeat(self, post: Post) -> Reply:
         """One heartbeat, answered at once."""
@@ -70,7 +72,7 @@ class Turns:
             model_id = model_id_of(post.target.model)
             version = post.target.version
             manifest = self._inference.manifest(model_id, version)
-            parsed = parse_oip(post)
+            parsed = parse_oip(post, self._heads)
             request_id = request_id_of(parsed.request.id, post.headers)
             call = oip_call(parsed, manifest, version, request_id)
             is_handed_over = True
@@ -79,7 +81,7 @@ class Turns:
             self._count(model_id, error, is_handed_over=is_handed_over)
             return self._failed("oip", error, request_id or new_request_id())
         try:
-            return oip_reply(parsed.request, answer)
+            return oip_reply(parsed, answer)
         except Exception as error:
             return self._unanswerable("oip", error, answer)
 
