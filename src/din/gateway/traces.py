@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from din.domain.model import Edge
@@ -20,8 +20,7 @@ from din.observability.waterfall import Names, build_spans, build_steps
 TRACES_KEPT_MAX: Final = 1_000
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, kw_only=True):
     """What dispatch knows of a finished request."""
 
     request_id: str
@@ -67,7 +66,7 @@ class TraceBook:
         deployment = outcome.serving.deployment
         # In the order in which slices run, adapters included.
         order = outcome.shape.slices
-        timings = tuple(outcome.timings[index] for index in order if index in outcome.timings)
+        timings = tuple([outcome.timings[index] for index in order if index in outcome.timings])
         names = Names(
             {index: deployment.partition.slices[index].name for index in outcome.timings},
             {timing.node_id: self._name_of(timing.node_id) for timing in timings},
