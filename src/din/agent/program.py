@@ -104,6 +104,12 @@ class Agent:
         port = self._listen()
         for warning in self._identity.warnings:
             self._log.report("identity_warning", warning=warning)
+        sensor = self._config.temp_sensor
+        if sensor and not Path(sensor).exists():
+            self._log.report(
+                "sensor_warning",
+                warning=f"temperature sensor {sensor} does not exist: the temperature stays unknown",
+            )
         self._log.report(
             "started",
             node_id=self._identity.node_id,
