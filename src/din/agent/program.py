@@ -99,17 +99,18 @@ class Agent:
         """Begin to leave; repeating it is harmless."""
         self._stop.set()
 
+    def _warn_of_sensor(self) -> None:
+        sensor = self._config.temp_sensor
+        if sensor and not Path(sensor).exists():
+            warning = f"temperature sensor {sensor} does not exist, the temperature stays unknown"
+            self._log.report("sensor_warning", warning=warning)
+
     async def run(self) -> None:
         """Until `stop`. Raises DinError when this node can never join as it is configured."""
         port = self._listen()
         for warning in self._identity.warnings:
             self._log.report("identity_warning", warning=warning)
-        sensor = self._config.temp_sensor
-        if sensor and not Path(sensor).exists():
-            self._log.report(
-                "sensor_warning",
-                warning=f"temperature sensor {sensor} does not exist: the temperature stays unknown",
-            )
+        self._warn_of_sensor()
         self._log.report(
             "started",
             node_id=self._identity.node_id,
