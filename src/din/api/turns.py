@@ -73,7 +73,8 @@ class Turns:
             version = post.target.version
             manifest = self._inference.manifest(model_id, version)
             parsed = parse_oip(post, self._heads)
-            request_id = request_id_of(parsed.request.id, post.headers)
+            if parsed.request.id is not None:
+                request_id = request_id_of(parsed.request.id, post.headers)
             call = oip_call(parsed, manifest, version, request_id)
             is_handed_over = True
             answer = await self._inference.infer(call)

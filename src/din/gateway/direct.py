@@ -14,13 +14,14 @@ from bisect import insort
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from typing import Final, TypeVar
+from typing import Final
 
 from din.domain.deployment import Epoch
 from din.domain.node import NodeId
 from din.domain.tensor import TensorMeta, offsets_of
 from din.errors import Busy, DinError, ExecutionFailed, TooLarge, Unavailable
 from din.gateway.failure import AttemptEnded
+from din.gateway.patience import Patience
 from din.gateway.service import Buffer
 from din.system.descriptors import close_all
 from din.transport.channel import InputSlot, OutputSet, WorkerChannel
@@ -31,7 +32,6 @@ INFLIGHT_PER_WORKER_MAX: Final = 2
 WAITING_PER_REPLICA_MAX: Final = 1_000
 OFFERS_PER_NODE_MAX: Final = 256
 
-Found = TypeVar("Found")
 Key = tuple[Epoch, int, NodeId]
 """Deployment epoch, slice index, node."""
 
@@ -82,6 +82,7 @@ class DirectWorkers:
         self._loop = loop
         self._replicas: dict[Key, _Replica] = {}
         self._arrivals = count()
+        self._patience = Patience(loop)
 
     @property
     def waiting(self) -> int:
@@ -198,7 +199,7 @@ class DirectWorkers:
         place = (arrival, future)
         insort(replica.waiting, place)
         try:
-            await self._patient(future, until_s)
+            await self._patience.wait(future, until_s)
         except (asyncio.CancelledError, TimeoutError):
             is_our_turn = not future.cancelled() and future.exception() is None
             if place in replica.waiting:
@@ -206,14 +207,6 @@ class DirectWorkers:
             elif is_our_turn:
                 replica.wake()  # it was not used
             raise
-
-    async def _patient(self, future: asyncio.Future[Found], until_s: float) -> Found:
-        """What comes of it; TimeoutError after its time. One timer, no task to be cancelled."""
-        timer = self._loop.call_at(until_s, _give_up, future)
-        try:
-            return await future
-        finally:
-            timer.cancel()
 
     async def _compute(
         self,
@@ -246,7 +239,7 @@ class DirectWorkers:
             self._after(key)
             raise _ended(error, key[2]) from error
         try:
-            return await self._patient(future, until_s)
+            return await self._patience.wait(future, until_s)
         except (asyncio.CancelledError, TimeoutError):
             if future.cancelled() or future.exception() is not None:
                 channel.abort(ticket)  # without effect on a run that is over
@@ -293,11 +286,6 @@ class DirectWorkers:
             del self._replicas[key]
         if not replica.usable():
             replica.wake_all()
-
-
-def _give_up(future: asyncio.Future[Found]) -> None:
-    if not future.done():
-        future.set_exception(TimeoutError())
 
 
 def _placed(
