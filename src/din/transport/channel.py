@@ -23,9 +23,10 @@ from typing import Final
 
 import msgspec
 
-from din.domain.tensor import BYTES, DTYPE_BYTES, TENSOR_ALIGNMENT_BYTES, TensorMeta, nbytes_of
+from din.domain.tensor import TENSOR_ALIGNMENT_BYTES, TensorMeta
 from din.errors import Busy, DinError, ExecutionFailed, Internal, TooLarge, error_of_code
 from din.execution.allocator import Allocator, Slot
+from din.transport.outputs import check_metas, check_wanted, said_of
 from din.wire.worker import (
     MESSAGE_BYTES_MAX,
     Abort,
@@ -44,7 +45,6 @@ from din.wire.worker import (
 
 INFLIGHT_MAX: Final = 2
 """Requests in one worker: one runs, one waits in its socket. Deeper queues paid nothing."""
-RANK_MAX: Final = 16
 PENDING_MAX: Final = 64
 """Small messages kept while the socket is full; far more than two requests can cause."""
 MESSAGE_CHARACTERS_MAX: Final = 2000
@@ -141,6 +141,8 @@ class WorkerChannel:
         self._on_closed = on_closed
         self._allocator = Allocator(layout.input_bytes)
         self._asked: dict[int, _Asked] = {}
+        self._sound_metas: tuple[TensorMeta, ...] = ()
+        """Outputs of the last run whose names, sizes and shapes were found right."""
         self._output_ranges: dict[int, list[tuple[int, int]]] = {}
         self._pending: deque[bytes] = deque()
         self._unsent_releases: list[int] = []
@@ -267,7 +269,12 @@ class WorkerChannel:
     def _on_computed(self, message: Computed) -> None:
         asked = self._asked.get(message.ticket)
         if asked is not None:
-            self._check_names(message, asked.outputs)
+            metas = tuple([placed.meta for placed in message.outputs])
+            if metas != self._sound_metas:
+                check_metas(metas)
+                self._sound_metas = metas
+            if asked.outputs:
+                check_wanted(metas, asked.outputs)
             ranges = [self._checked_range(placed) for placed in message.outputs]
             self._check_overlap(ranges)
             self._output_ranges[message.ticket] = [each for each in ranges if each[0] < each[1]]
@@ -278,28 +285,11 @@ class WorkerChannel:
         if asked is not None:
             asked.done(OutputSet(message, views, lambda: self._release(message.ticket)))
 
-    def _check_names(self, message: Computed, wanted: tuple[str, ...]) -> None:
-        names = tuple(placed.meta.name for placed in message.outputs)
-        if (wanted and names != wanted) or len(set(names)) != len(names):
-            raise Internal(f"outputs {names} came, {wanted or 'all'} were asked for")
-
     def _checked_range(self, placed: Placed) -> tuple[int, int]:
-        meta, start = placed.meta, placed.offset
-        end = start + meta.nbytes
-        has_shape = len(meta.shape) <= RANK_MAX and all(size >= 0 for size in meta.shape)
-        is_sized = meta.nbytes >= 0 and (
-            meta.dtype == BYTES
-            or (
-                (meta.dtype in DTYPE_BYTES and has_shape)
-                and nbytes_of(meta.dtype, meta.shape) == meta.nbytes
-            )
-        )
+        start, end = placed.offset, placed.offset + placed.meta.nbytes
         is_inside = self._layout.input_bytes <= start and end <= self._layout.arena_bytes
-        if not (has_shape and is_sized and is_inside) or start % TENSOR_ALIGNMENT_BYTES:
-            raise Internal(
-                f"output {meta.name!r} {meta.dtype} {list(meta.shape)} of {meta.nbytes} bytes at "
-                f"{start} is not a tensor inside the output region"
-            )
+        if not is_inside or start % TENSOR_ALIGNMENT_BYTES:
+            raise Internal(f"{said_of(placed.meta)} at {start} is not inside the output region")
         return start, end
 
     def _check_overlap(self, ranges: Sequence[tuple[int, int]]) -> None:
