@@ -95,6 +95,8 @@ def request_id_of(given: str | None, headers: dict[bytes, bytes]) -> str:
 
 def header_text(text: str) -> bytes:
     """Any text as a header value: what is not printable ASCII is percent-encoded."""
+    if text.isascii() and text.replace("-", "").isalnum():
+        return text.encode("ascii")  # as ids mostly are
     return quote(text, safe=HEADER_TEXT).encode("ascii")
 
 

@@ -60,9 +60,8 @@ def send_parts(transport: asyncio.Transport, parts: list[Buffer]) -> None:
     except OSError:
         # Full or broken: the transport's own write finds out which and acts on it.
         sent = 0
-    rest = _after(parts, sent)
-    if rest:
-        transport.write(rest)
+    if sent < _nbytes(parts):
+        transport.write(_after(parts, sent))
 
 
 def _after(parts: Sequence[Buffer], sent: int) -> bytes:
