@@ -30,6 +30,8 @@ echo "installing what $lock names ..."
 if ! .venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r "$lock" >"$log" 2>&1; then
     grep -qiE 'no space left|ENOSPC' "$log" && fail "the disk became full while installing" "free some space, then run make again"
     grep -qiE 'connection|timed out|resolve|network|retries' "$log" && fail "the package registry did not answer" "check the network or the proxy, then run make again; details are in $log"
+    # A registry that cannot be reached looks to pip like one that has nothing.
+    grep -qiE 'no matching distribution' "$log" && fail "the package registry cannot be reached, or lacks what $lock names" "check the network or the proxy, then run make again; details are in $log"
     grep -qiE 'hash' "$log" && fail "a package does not have the hash that $lock names" "nothing was installed; details are in $log"
     fail "pip could not install $lock" "details are in $log"
 fi
