@@ -283,5 +283,5 @@ class Node:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
-        transport = self.process._transport  # type: ignore[attr-defined]
+        transport = self.process._transport
         transport.close()

@@ -64,7 +64,7 @@ class Server:
 
 def files(folder: Path, server: Server, **settings: object) -> SliceFiles:
     settings.setdefault("free_bytes", lambda _: 1 << 40)
-    return SliceFiles(folder, lambda *_, **__: None, fetch=server, **settings)  # type: ignore[arg-type]
+    return SliceFiles(folder, lambda *_, **__: None, fetch=server, **settings)
 
 
 def use(store: SliceFiles, *artifacts: Artifact) -> tuple[Path, ...]:

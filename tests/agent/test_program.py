@@ -344,7 +344,7 @@ def test_two_nodes_cannot_share_a_state_directory(tmp_path: Path) -> None:
             await asyncio.gather(starting, return_exceptions=True)
             await twin.stop()
             assert "in use by din node a" in twin.events("cannot_run")[0]["message"]
-            twin.process._transport.close()  # type: ignore[attr-defined]
+            twin.process._transport.close()
 
     play(tmp_path, story)
 

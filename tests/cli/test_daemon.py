@@ -33,7 +33,7 @@ def state(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     keep = daemon.launch
 
     def launch(*arguments: object, **options: object) -> object:
-        started = keep(*arguments, **options)  # type: ignore[arg-type]
+        started = keep(*arguments, **options)
         pids.add(started[0].pid)
         return started
 
@@ -241,12 +241,12 @@ def test_the_seeds_two_node_commands_mean_what_they_say(
     """Surface 97 and 98, literally but for the ports."""
     run(*GPU_NODE.split(), env={})
     assert became["module"] == "din.agent"
-    settings = NodeConfig(**became["settings"])  # type: ignore[arg-type]
+    settings = NodeConfig(**became["settings"])
     assert settings.device_type == "x86_64-cuda11.8-trt8.6"
     assert (settings.cpu_cores, settings.gpu_memory_mib) == (8, 6144)
     assert settings.temp_sensor == "/sys/class/hwmon/hwmon0/temp1_input"
     run(*NPU_NODE.split(), env={})
-    settings = NodeConfig(**became["settings"])  # type: ignore[arg-type]
+    settings = NodeConfig(**became["settings"])
     assert (settings.npu_core, settings.memory_mib) == (2, 512)
     assert settings.disable_temp_monitoring
     assert settings.temp_poll_interval_ms == 5000
@@ -259,7 +259,7 @@ def test_the_gateways_flags_reach_the_gateway(
     """Surface 64 and 102."""
     told = run(*GATEWAY.split(), "--state-dir", f"{tmp_path}/s")
     assert became["module"] == "din.bootstrap.gateway"
-    settings = GatewayConfig(**became["settings"])  # type: ignore[arg-type]
+    settings = GatewayConfig(**became["settings"])
     assert (settings.node_heartbeat_interval_ms, settings.node_heartbeat_jitter_ms) == (1000, 150)
     assert settings.state_dir == f"{tmp_path}/s"
     assert "--slicing-cache-enabled does nothing" in told.stderr

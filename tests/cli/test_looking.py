@@ -51,7 +51,7 @@ def test_nodes_are_a_table_in_which_unknown_is_never_zero(run: Run) -> None:
 def test_json_and_yaml_are_what_http_returns(
     fake: FakeGateway, run: Run, words: list[str], path: str
 ) -> None:
-    body = fake.routes["GET", path](None).body  # type: ignore[arg-type]
+    body = fake.routes["GET", path](None).body
     assert body is not None
     told = run(*words, "-o", "json")
     assert told.stderr == ""

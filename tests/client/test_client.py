@@ -310,4 +310,4 @@ def test_the_package_shows_what_it_offers() -> None:
     assert din.errors.NotFound is NotFound
     assert din.Client.__name__ == "Client"
     with pytest.raises(AttributeError, match="no attribute 'NotFound'"):
-        _ = din.NotFound  # type: ignore[attr-defined]
+        _ = din.NotFound

@@ -60,11 +60,11 @@ def only_failure(player: Player) -> Failed:
 
 
 def heads(**changes: object) -> object:
-    return frame(2, tensors=(HEADS,), producer=0, nodes=JOIN_NODES, **changes)  # type: ignore[arg-type]
+    return frame(2, tensors=(HEADS,), producer=0, nodes=JOIN_NODES, **changes)
 
 
 def scores(**changes: object) -> object:
-    return frame(2, tensors=(SCORES,), producer=1, nodes=JOIN_NODES, **changes)  # type: ignore[arg-type]
+    return frame(2, tensors=(SCORES,), producer=1, nodes=JOIN_NODES, **changes)
 
 
 def test_a_frame_with_all_inputs_runs_and_its_outputs_go_to_their_consumers(player: Player) -> None:
@@ -76,7 +76,7 @@ def test_a_frame_with_all_inputs_runs_and_its_outputs_go_to_their_consumers(play
     player.finish_run(order.task)
     assert not player.slots
     to_one, to_two = player.deliver(), player.deliver()
-    assert {to_one.run.slice_index, to_two.run.slice_index} == {1, 2}  # type: ignore[union-attr]
+    assert {to_one.run.slice_index, to_two.run.slice_index} == {1, 2}
     assert isinstance(to_one, Forward)
     assert to_one.node_id == THERE
     assert to_one.run.producer == 0
@@ -205,7 +205,7 @@ def test_a_worker_has_two_runs_and_the_rest_wait(player: Player) -> None:
 def test_the_worker_with_the_fewest_tasks_gets_the_next(player: Player) -> None:
     player = Player(0, workers=2)
     workers = [player.offer(frame(request_id=number)) for number in range(4)]
-    assert sorted(workers) == [WORKER, WORKER, WORKER + 1, WORKER + 1]  # type: ignore[type-var]
+    assert sorted(workers) == [WORKER, WORKER, WORKER + 1, WORKER + 1]
 
 
 def test_one_request_over_the_queue_is_busy_and_told_when_to_come_back(player: Player) -> None:
@@ -347,7 +347,7 @@ def test_a_dead_worker_fails_its_tasks_retryably_with_the_reason(player: Player)
     assert not player.slots
     assert player.core.is_idle
     assert not player.arrive(frame(request_id=7))
-    assert "no live worker" in player.messages()[-1].message  # type: ignore[attr-defined]
+    assert "no live worker" in player.messages()[-1].message
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_a_consumer_on_the_same_node_gets_its_tensors_by_hand_over(player: Playe
 
 
 def test_slices_that_are_not_on_the_way_get_nothing(player: Player) -> None:
-    player.arrive(frame(nodes=(HERE, THERE, "")))  # type: ignore[arg-type]
+    player.arrive(frame(nodes=(HERE, THERE, "")))
     (order,) = player.running.values()
     assert order.outputs == ("features",)
     player.finish_run(order.task)
@@ -451,7 +451,7 @@ def test_an_unloaded_slice_serves_its_epoch_until_it_is_quiet(player: Player) ->
     player.give(Woke())
     assert [each.key for each in player.dropped] == [(EPOCH, 0)]
     assert not player.arrive(frame(request_id=5))
-    assert "not loaded here" in player.messages()[-1].message  # type: ignore[attr-defined]
+    assert "not loaded here" in player.messages()[-1].message
 
 
 def test_loading_a_slice_again_keeps_it(player: Player) -> None:
@@ -485,4 +485,4 @@ def test_inputs_of_one_frame_lie_in_one_slot_at_aligned_places() -> None:
 def _with(run: object, **changes: object):
     from msgspec.structs import replace
 
-    return replace(run, **changes)  # type: ignore[type-var]
+    return replace(run, **changes)

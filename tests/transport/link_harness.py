@@ -193,7 +193,7 @@ class RawPeer:
     async def hello(self, node_id: str = "node-raw", session: int = 1) -> None:
         loop = asyncio.get_running_loop()
         for lane, sock in (("urgent", self.urgent), ("bulk", self.bulk)):
-            await loop.sock_sendall(sock, encode_head(Hello(node_id, session, lane, 99)))  # type: ignore[arg-type]
+            await loop.sock_sendall(sock, encode_head(Hello(node_id, session, lane, 99)))
         for sock in self.sockets:
             await self.read(sock)
 
@@ -204,7 +204,7 @@ class RawPeer:
         fixed = decode_fixed(await self._exactly(sock, FIXED_BYTES))
         message = decode_message(await self._exactly(sock, fixed.header_len))
         await self._exactly(sock, fixed.body_len)
-        return message  # type: ignore[return-value]
+        return message
 
     async def at_end(self, sock: socket.socket) -> bool:
         """Reads until the other side ends this socket."""

@@ -298,7 +298,7 @@ def test_without_free_descriptors_accepting_pauses_and_goes_on(tmp_path: Path) -
 
     async def main() -> None:
         server = LinkServer("a", 1, Recorder(), report=reports)
-        server._on_acceptable(Full())  # type: ignore[arg-type]
+        server._on_acceptable(Full())
         assert reports[0][1]["hint"] == "raise the limit of open files"
         server.close()
 

@@ -34,7 +34,7 @@ RANK_MAX: Final = 32
 SHORTEST_COUNT_MAX: Final = 4096
 """Up to here FP32 values are printed as the shortest decimal that reads back to the same bits."""
 
-if sys.byteorder != "little":  # pragma: no cover
+if sys.byteorder != "little":  # pragma: no cover - no such machine is supported or at hand
     raise ImportError("tensors are little-endian and this machine is not")
 
 

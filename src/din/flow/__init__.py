@@ -1,1 +1,1 @@
-"""Deciding in pure Python: time-outs, back-off, health."""
+"""Deciding in pure Python: time-outs, back-off, retry."""

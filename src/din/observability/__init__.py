@@ -1,1 +1,1 @@
-"""Pure cores of seeing: quantiles, waterfall, metric names."""
+"""Pure core of seeing: where the time of a request went."""
