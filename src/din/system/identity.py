@@ -109,12 +109,14 @@ def claim_directory(path: Path, program: str) -> DirectoryClaim:
     return DirectoryClaim(path, lock_fd)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a small file so that readers and power cuts see the old or the new one.
-    Raises Unavailable when the disk is full, Denied without permission."""
+def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Replace a small file so that readers and power cuts see the old or the new one; never for an
+    instant is it open to more than `mode` says. Raises Unavailable when the disk is full, Denied
+    without permission."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with open(temporary, "wb") as file:
+        number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        with open(number, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -1,0 +1,1 @@
+"""`python -m din.enrol`: joins a machine to a cluster and renews its certificate, then ends."""

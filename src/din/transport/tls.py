@@ -1,0 +1,109 @@
+"""TLS 1.3 between machines of one cluster: contexts, and whom a connection speaks with.
+
+The chain up to the cluster's authority decides whether a certificate counts, its name decides who
+it is (docs/decisions/0009). Host names are not checked: an address is no identity here.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from din.domain.trust import PeerName, Role, parse_peer_name
+from din.errors import Denied, Unavailable
+
+
+class TlsFiles(Struct, frozen=True):
+    """Where a machine keeps what proves its name."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+def files_in(folder: Path, role: Role) -> TlsFiles:
+    """The files of a state directory's `trust` folder."""
+    return TlsFiles(folder / "ca.pem", folder / f"{role}.pem", folder / f"{role}.key")
+
+
+def server_context(files: TlsFiles, *, is_certificate_required: bool) -> ssl.SSLContext:
+    """For listeners. Without a required certificate, one that is shown must still be ours.
+
+    Raises Unavailable when a file is missing or broken.
+    """
+    context = _context(ssl.PROTOCOL_TLS_SERVER, files)
+    context.verify_mode = ssl.CERT_REQUIRED if is_certificate_required else ssl.CERT_OPTIONAL
+    # Tickets would let a revoked certificate come back without being shown.
+    context.num_tickets = 0
+    return context
+
+
+def client_context(files: TlsFiles) -> ssl.SSLContext:
+    """For dialling as this machine. Raises Unavailable when a file is missing or broken."""
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, files)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def pinned_context(authority_pem: str) -> ssl.SSLContext:
+    """For those who know the authority and have no certificate yet."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _harden(context)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=authority_pem)
+    return context
+
+
+def peer_name(connection: ssl.SSLObject | ssl.SSLSocket) -> PeerName | None:
+    """Whom the verified certificate of the other side names; None when it showed none.
+
+    Raises Denied when the name is none of DIN's.
+    """
+    shown: dict[str, Any] | None = connection.getpeercert()
+    if not shown:
+        return None
+    uris = [value for kind, value in shown.get("subjectAltName", ()) if kind == "URI"]
+    if len(uris) != 1:
+        raise Denied(f"the certificate names {len(uris)} machines instead of one")
+    return parse_peer_name(uris[0], str(shown.get("serialNumber", "")))
+
+
+def check_peer(name: PeerName | None, cluster: str, role: Role, target_id: str = "") -> PeerName:
+    """The name, when it is one of this cluster with this role, and this id where one is given.
+
+    Raises Denied saying who answered instead.
+    """
+    wanted = f"{role} {target_id or 'of any id'} of cluster {cluster!r}"
+    if name is None:
+        raise Denied(f"no certificate was shown, wanted {wanted}")
+    if (name.cluster, name.role) != (cluster, role) or target_id not in ("", name.id):
+        raise Denied(f"{name.uri} answered instead of {wanted}")
+    return name
+
+
+def _context(protocol: ssl._SSLMethod, files: TlsFiles) -> ssl.SSLContext:  # pyright: ignore[reportPrivateUsage]
+    context = ssl.SSLContext(protocol)
+    _harden(context)
+    for path in (files.authority, files.certificate, files.key):
+        if not path.is_file():
+            raise Unavailable(f"{path} is missing", hint="join the cluster: din node join TOKEN")
+    try:
+        context.load_verify_locations(cafile=str(files.authority))
+        context.load_cert_chain(str(files.certificate), str(files.key))
+    except (ssl.SSLError, OSError) as error:
+        raise Unavailable(
+            f"{files.certificate} cannot be used: {error.strerror or type(error).__name__}",
+            hint="join the cluster anew: din node join TOKEN",
+        ) from None
+    return context
+
+
+def _harden(context: ssl.SSLContext) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.options |= ssl.OP_NO_COMPRESSION
+    context.verify_flags |= ssl.VERIFY_X509_STRICT

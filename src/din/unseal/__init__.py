@@ -1,0 +1,1 @@
+"""`python -m din.unseal`: checks and decrypts slices into sealed memory, then ends."""

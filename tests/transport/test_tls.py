@@ -1,0 +1,138 @@
+"""Contexts and names: who is let in and who is not."""
+
+from __future__ import annotations
+
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from din.domain.trust import PeerName
+from din.errors import Denied, Unavailable
+from din.system.identity import write_atomically
+from din.transport.tls import (
+    TlsFiles,
+    check_peer,
+    client_context,
+    files_in,
+    peer_name,
+    pinned_context,
+    server_context,
+)
+from din.trust.authority import Authority, open_authority
+from din.trust.requests import new_key_pem, public_key_of_request, signing_request
+
+GATEWAY = PeerName("plant", "gateway", "00112233aabbccdd")
+NODE = PeerName("plant", "node", "ffeeddccbbaa0099")
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def machine(folder: Path, authority: Authority, name: PeerName, age: timedelta) -> TlsFiles:
+    folder.mkdir(exist_ok=True)
+    files = files_in(folder, name.role)
+    key = new_key_pem()
+    write_atomically(files.key, key, mode=0o600)
+    public = public_key_of_request(signing_request(key))
+    write_atomically(files.certificate, authority.issue(public, name, now() - age))
+    write_atomically(files.authority, authority.pem)
+    return files
+
+
+def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> tuple[ssl.SSLObject, ...]:
+    """Both ends after a whole handshake in memory. Raises ssl.SSLError."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(to_client, to_server),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
+    done: set[ssl.SSLObject] = set()
+    for _ in range(10):
+        for end in ends:
+            try:
+                end.do_handshake()
+                done.add(end)
+            except ssl.SSLWantReadError:
+                continue
+    assert len(done) == 2
+    return ends
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return open_authority(tmp_path / "authority", "plant", now())
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, authority: Authority) -> TlsFiles:
+    return machine(tmp_path / "gateway", authority, GATEWAY, timedelta())
+
+
+def test_each_side_learns_the_name_of_the_other(
+    tmp_path: Path, authority: Authority, gateway: TlsFiles
+) -> None:
+    node = machine(tmp_path / "node", authority, NODE, timedelta())
+    client, server = shake_hands(
+        client_context(node), server_context(gateway, is_certificate_required=True)
+    )
+    assert client.version() == "TLSv1.3"
+    found = check_peer(peer_name(client), "plant", "gateway", GATEWAY.id)
+    assert found.uri == GATEWAY.uri
+    assert check_peer(peer_name(server), "plant", "node").id == NODE.id
+
+
+def test_a_certificate_is_optional_only_where_joining_machines_come(
+    authority: Authority, gateway: TlsFiles
+) -> None:
+    pinned = pinned_context(authority.pem.decode())
+    _, server = shake_hands(pinned, server_context(gateway, is_certificate_required=False))
+    assert peer_name(server) is None
+    with pytest.raises(Denied, match="no certificate was shown"):
+        check_peer(peer_name(server), "plant", "node")
+    with pytest.raises(ssl.SSLError):
+        shake_hands(pinned, server_context(gateway, is_certificate_required=True))
+
+
+def test_a_certificate_of_another_authority_counts_nothing(
+    tmp_path: Path, gateway: TlsFiles
+) -> None:
+    other = open_authority(tmp_path / "other", "plant", now())
+    foreign = machine(tmp_path / "foreign", other, NODE, timedelta())
+    with pytest.raises(ssl.SSLError):
+        shake_hands(client_context(foreign), server_context(gateway, is_certificate_required=False))
+
+
+def test_an_expired_certificate_counts_nothing(
+    tmp_path: Path, authority: Authority, gateway: TlsFiles
+) -> None:
+    late = machine(tmp_path / "late", authority, NODE, timedelta(hours=25))
+    with pytest.raises(ssl.SSLError):
+        shake_hands(client_context(late), server_context(gateway, is_certificate_required=False))
+
+
+def test_nothing_below_tls_1_3_is_spoken(gateway: TlsFiles, authority: Authority) -> None:
+    old = pinned_context(authority.pem.decode())
+    old.minimum_version = ssl.TLSVersion.TLSv1_2
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError):
+        shake_hands(old, server_context(gateway, is_certificate_required=False))
+
+
+def test_a_node_cannot_pose_as_a_gateway() -> None:
+    with pytest.raises(Denied, match="instead of gateway"):
+        check_peer(NODE, "plant", "gateway")
+    with pytest.raises(Denied, match="instead of node"):
+        check_peer(NODE, "plant", "node", "0" * 16)
+    with pytest.raises(Denied, match="instead of node"):
+        check_peer(NODE, "other-plant", "node")
+
+
+def test_missing_and_broken_files_are_named(tmp_path: Path, gateway: TlsFiles) -> None:
+    with pytest.raises(Unavailable, match="is missing"):
+        client_context(files_in(tmp_path / "nowhere", "node"))
+    gateway.certificate.write_text("no certificate")
+    with pytest.raises(Unavailable, match="cannot be used"):
+        client_context(gateway)

@@ -1,0 +1,56 @@
+"""The authority on disk and the certificates it issues."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from din.domain.trust import PeerName
+from din.errors import Denied, UsageError
+from din.trust.authority import open_authority
+from din.trust.requests import new_key_pem, public_key_of_request, signing_request
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+NODE = PeerName("plant", "node", "00112233aabbccdd")
+
+
+def test_the_authority_is_made_once_and_its_key_is_for_its_owner_only(tmp_path: Path) -> None:
+    folder = tmp_path / "trust"
+    first = open_authority(folder, "plant", NOW)
+    assert open_authority(folder, "plant", NOW).sha256 == first.sha256
+    assert (folder / "ca.key").stat().st_mode & 0o777 == 0o600
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    open_authority(tmp_path, "plant", NOW)
+    (tmp_path / "ca.key").chmod(0o644)
+    with pytest.raises(Denied, match="mode 0644"):
+        open_authority(tmp_path, "plant", NOW)
+
+
+def test_a_key_of_another_authority_is_refused(tmp_path: Path) -> None:
+    open_authority(tmp_path, "plant", NOW)
+    (tmp_path / "ca.key").write_bytes(new_key_pem())
+    with pytest.raises(Denied, match="is not the key of"):
+        open_authority(tmp_path, "plant", NOW)
+
+
+def test_a_certificate_binds_the_key_of_the_request_to_the_name(tmp_path: Path) -> None:
+    authority = open_authority(tmp_path, "plant", NOW)
+    key = public_key_of_request(signing_request(new_key_pem()))
+    found = x509.load_pem_x509_certificate(authority.issue(key, NODE, NOW))
+    assert found.public_key() == key
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.UniformResourceIdentifier) == [NODE.uri]
+    assert found.not_valid_after_utc == NOW + timedelta(hours=24)
+    found.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.pem))
+
+
+@pytest.mark.parametrize("junk", [b"", b"x" * 5000, b"-----BEGIN CERTIFICATE REQUEST-----\nAAAA"])
+def test_a_broken_request_is_named(junk: bytes) -> None:
+    with pytest.raises(UsageError, match="signing request"):
+        public_key_of_request(junk)
