@@ -17,12 +17,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from din.api.parsing import check_no_body, refusal_of
-from din.api.post import Post, Reply, Target, error_reply, new_request_id, target_of
+from din.api.peers import SCOPE_KEY, peer_of_transport
+from din.api.post import NOBODY, Post, Reply, Target, error_reply, new_request_id, target_of
 from din.api.problem import Refused
 from din.api.turn import Front, Turn
 from din.api.watch import Stage, Watch
 from din.api.writing import head_of, is_writable_now, send_parts
-from din.errors import Busy, TooLarge, Unavailable
+from din.errors import Busy, Denied, TooLarge, Unavailable
 
 Item = Turn | RequestResponseCycle
 
@@ -45,6 +46,7 @@ class FrontProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._refusal: BaseException | None = None
         self._discarded_bytes = 0
+        self.peer = NOBODY
         self._watch = Watch(self.loop, self.front.limits, self._too_slow)
 
     # -- connection ------------------------------------------------------------------------------
@@ -54,9 +56,12 @@ class FrontProtocol(HttpToolsProtocol):
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
         self._watch.start(lambda: self.flow.read_paused)
-        if len(self.connections) > self.front.limits.connections_max:
-            limit = self.front.limits.connections_max
+        if len(self.connections) > (limit := self.front.limits.connections_max):
             self._refuse(Busy(f"all {limit} connections are taken", hint="try again later"))
+        try:
+            self.peer = peer_of_transport(transport)
+        except Denied as error:
+            self._refuse(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: whatever still runs for it is cancelled."""
@@ -131,6 +136,7 @@ class FrontProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request starts."""
         super().on_message_begin()
+        self.scope[SCOPE_KEY] = self.peer  # pyright: ignore[reportGeneralTypeIssues]
         self._head_bytes = 0
         self._watch.enter(Stage.HEAD)
 
@@ -151,8 +157,7 @@ class FrontProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Ours or uvicorn's?"""
-        if len(self.pipeline) >= self.front.limits.pipelined_max:
-            limit = self.front.limits.pipelined_max
+        if len(self.pipeline) >= (limit := self.front.limits.pipelined_max):
             raise Busy(f"more than {limit} pipelined requests wait", hint="wait for answers")
         self._watch.enter(Stage.BODY)
         if self._parser().should_upgrade():
@@ -191,7 +196,7 @@ class FrontProtocol(HttpToolsProtocol):
     def _new_turn(self, target: Target, query: bytes) -> Turn:
         is_old = self._parser().get_http_version() == "1.0"
         return Turn(
-            Post(target, query, dict(self.headers), [], 0),
+            Post(target, query, dict(self.headers), [], 0, self.peer),
             keep_alive=not is_old and self._parser().should_keep_alive(),
             wants_continue=self.expect_100_continue and not is_old,
         )

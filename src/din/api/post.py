@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from din.api.problem import Flavour, Refused, as_din_error, problem_body
 from din.api.signature import plain_text
+from din.domain.trust import Peer
 from din.errors import UsageError
 from din.gateway.service import Buffer
 
@@ -18,6 +19,7 @@ JSON: Final = b"application/json"
 OCTETS: Final = b"application/octet-stream"
 REQUEST_ID_MAX: Final = 128
 QUERY_FIELDS_MAX: Final = 32
+NOBODY: Final = Peer()
 HEADER_TEXT: Final = "!#$&'()*+,-./:;=?@[]^_`{|}~ "
 
 PostKind = Literal["infer", "oip", "heartbeat"]
@@ -39,6 +41,7 @@ class Post(Struct):
     headers: dict[bytes, bytes]
     chunks: list[bytes]
     nbytes: int
+    peer: Peer = NOBODY
 
 
 class Reply(Struct):

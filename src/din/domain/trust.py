@@ -57,6 +57,16 @@ def parse_peer_name(uri: str, serial: str = "") -> PeerName:
     return PeerName(cluster, "node" if role == "node" else "gateway", name, serial)
 
 
+class Peer(Struct, frozen=True):
+    """The other end of one HTTP connection, as the connection itself shows it."""
+
+    address: str = ""
+    """Host it comes from."""
+    is_tls: bool = False
+    name: PeerName | None = None
+    """Whom its certificate names; None without one."""
+
+
 class Caller(Struct, frozen=True, kw_only=True):
     """Who sent an HTTP request, as its head showed it."""
 

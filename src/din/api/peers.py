@@ -1,0 +1,31 @@
+"""Whom an HTTP connection comes from: its address, and the name in its certificate."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any, Final, cast
+
+from starlette.requests import Request
+
+from din.domain.trust import Peer
+from din.transport.tls import peer_name
+
+SCOPE_KEY: Final = "din.peer"
+"""Where the ASGI scope of a request holds its Peer."""
+
+
+def peer_of_transport(transport: asyncio.BaseTransport) -> Peer:
+    """Raises Denied when a certificate of our authority holds no name of DIN's."""
+    found: Any = transport.get_extra_info("peername")
+    address = str(found[0]) if isinstance(found, tuple) else ""
+    connection = cast("ssl.SSLObject | None", transport.get_extra_info("ssl_object"))
+    if connection is None:
+        return Peer(address)
+    return Peer(address, is_tls=True, name=peer_name(connection))
+
+
+def peer_of_request(request: Request) -> Peer:
+    """Whose request it is, for routes of the application."""
+    peer: Peer = request.scope[SCOPE_KEY]
+    return peer
