@@ -57,6 +57,21 @@ async def body_of_every_size(kind: str, folder: Path) -> None:
 
 
 @BOTH
+def test_a_frame_that_the_kernel_takes_whole_is_told_as_sent_before_send_returns(
+    kind: str, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with linked(kind, tmp_path) as pair:
+            sent: list[bool] = []
+            assert pair.link.send(run(100), [bytes(100)], on_sent=sent.append)
+            assert sent == [True]
+            assert pair.link.queued_bytes == 0
+            await pair.there.until(lambda: pair.there.messages)
+
+    asyncio.run(main())
+
+
+@BOTH
 def test_bodies_of_every_size_arrive_whole(kind: str, tmp_path: Path) -> None:
     asyncio.run(body_of_every_size(kind, tmp_path))
 
@@ -156,13 +171,14 @@ def test_a_link_cut_in_mid_body_gives_the_memory_back(kind: str, tmp_path: Path)
             await peer.hello()
             await peer.send(peer.bulk, encode_head(run(100_032), 100_032) + b"x" * 40_000)
             await pair.there.until(lambda: pair.there.placed)
-            peer.close()
+            peer.bulk.close()
             await pair.there.until(lambda: pair.there.closed)
             assert [len(each) for each in pair.there.abandoned] == [100_032]
             assert pair.there.messages == []
             _, reason, is_orderly = pair.there.closed[0]
-            assert "closed the connection" in reason
+            assert "closed the connection in the middle of a frame" in reason
             assert not is_orderly
+            peer.close()
 
     asyncio.run(main())
 

@@ -61,7 +61,8 @@ class FirstFrame:
 
 def say(lane: Lane, message: AnyMessage) -> None:
     """Send one handshake message."""
-    lane.put([memoryview(encode_head(message))])
+    head = encode_head(message)
+    lane.put([memoryview(head)], len(head))
 
 
 def refusal_of(hello: Hello, own_id: str) -> str:

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from din.errors import DinError
 from din.transport.limits import LinkLimits
-from din.transport.outbox import OnSent, Outbox
+from din.transport.outbox import CHUNK_BYTES_MAX, VIEWS_MAX, OnSent, Outbox
 from din.transport.reader import FrameReader
 from din.transport.sockets import SocketLike, reason_of, receive, send
 from din.wire.frame import Unknown
@@ -122,16 +122,25 @@ class Lane:
         self._guarded_parse()
 
     def put(
-        self, parts: list[memoryview], fds: Sequence[int] = (), on_sent: OnSent | None = None
+        self,
+        parts: list[memoryview],
+        nbytes: int,
+        fds: Sequence[int] = (),
+        on_sent: OnSent | None = None,
     ) -> None:
-        """Queue a frame and write what the kernel takes now. `on_sent` comes in a later turn."""
+        """Write what the kernel takes of a frame of `nbytes` now and queue the rest. `on_sent`
+        comes once: inside this call when the kernel took it all, else in a later turn."""
         if self.is_closed or self._has_ended or self._is_finishing or self._is_broken:
             if on_sent is not None:
                 self._loop.call_soon(on_sent, False)
             return
-        self._outbox.put(parts, [os.dup(each) for each in fds], on_sent)
+        is_small = nbytes <= CHUNK_BYTES_MAX and len(parts) <= VIEWS_MAX
+        if is_small and not self._is_writing and not fds:
+            self._write_at_once(parts, nbytes, on_sent)
+            return
+        self._outbox.put(parts, nbytes, [os.dup(each) for each in fds], on_sent)
         if not self._is_writing:
-            self._write(is_inside_call=True)
+            self._write()
 
     def finish(self) -> None:
         """Write what is queued, then end our direction; what comes is thrown away from now on."""
@@ -174,7 +183,9 @@ class Lane:
             if body is not None and not isinstance(message, Unknown):
                 self._owner.lane_abandoned(self, message, body)
             return
-        fds = tuple(self._descriptors.popleft() for _ in range(descriptor_count))
+        fds: tuple[int, ...] = ()
+        if descriptor_count:
+            fds = tuple(self._descriptors.popleft() for _ in range(descriptor_count))
         if isinstance(message, Unknown):
             for each in fds:
                 os.close(each)
@@ -188,18 +199,26 @@ class Lane:
         if self._is_finishing:
             self._drain()
             return
+        self.received_at = self._loop.time()
+        self._receive(is_local=self._is_local)
+        if self._reader.is_in_body and self.is_reading:
+            # It mostly lies in the socket already, and descriptors come before it: another turn
+            # of the loop would cost more than asking.
+            self._receive(is_local=False)
+
+    def _receive(self, *, is_local: bool) -> None:
         try:
-            nbytes, fds = receive(self._socket, self._reader.room(), is_local=self._is_local)
+            nbytes, fds = receive(self._socket, self._reader.room(), is_local=is_local)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._end(reason_of(error))
             return
-        self._descriptors.extend(fds)
         if nbytes == 0:
             self._end(END_OF_FILE if self._reader.is_between_frames else END_IN_FRAME)
             return
-        self.received_at = self._loop.time()
+        if fds:
+            self._descriptors.extend(fds)
         self._guarded_parse(nbytes)
         if len(self._descriptors) > HELD_DESCRIPTORS_MAX:
             self._end(f"over {HELD_DESCRIPTORS_MAX} descriptors came without their frames")
@@ -226,7 +245,28 @@ class Lane:
         if nbytes == 0:
             self._end(END_OF_FILE)
 
-    def _write(self, *, is_inside_call: bool = False) -> None:
+    def _write_at_once(self, parts: list[memoryview], nbytes: int, on_sent: OnSent | None) -> None:
+        """A frame that finds the queue empty enters it only when the kernel leaves a rest."""
+        taken, fault = 0, None
+        try:
+            taken = send(self._socket, parts, ())
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            fault = error
+        if taken == nbytes:
+            if on_sent is not None:
+                on_sent(True)
+            return
+        self._outbox.put(parts, nbytes, [], on_sent)
+        if fault is not None:
+            self._give_up_writing(fault)
+            return
+        if taken:
+            self._outbox.written(taken)
+        self._watch_writable()
+
+    def _write(self) -> None:
         views, descriptors = self._outbox.next_views()
         done: list[OnSent] = []
         try:
@@ -237,10 +277,7 @@ class Lane:
             self._give_up_writing(error)
             return
         for on_sent in done:
-            if is_inside_call:
-                self._loop.call_soon(on_sent, True)
-            else:
-                on_sent(True)
+            on_sent(True)
         self._watch_writable()
 
     def _give_up_writing(self, error: OSError) -> None:

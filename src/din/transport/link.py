@@ -37,6 +37,8 @@ Report = Callable[..., None]
 
 RESERVED_KINDS: Final = (Cancel, Failed, Bye, Ping, Pong)
 """May use the room beyond the queue limit: they make queues shorter, or end them."""
+OWN_KINDS: Final = (Ping, Pong, Bye, Hello, Welcome, Refused)
+"""Never for the handler."""
 STALL_FACTOR: Final = 3
 """A tick so many times late was our own sleep (suspend, a stopped process), not the peer's."""
 
@@ -134,8 +136,9 @@ class Link:
         """Queue one frame; `body` is the tensors in order, padded here, not copied.
 
         False = closed or the lane is full: nothing was queued, `on_sent` is never called. Otherwise
-        `on_sent` comes once in a later turn, True when the kernel has it all, False when the link
-        ended first; until then the views must stay as they are. Descriptors stay the caller's.
+        `on_sent` comes once, True when the kernel has it all, which may be inside this call, and
+        False in a later turn when the link ended first; until then the views must stay as they
+        are. Descriptors stay the caller's.
         Raises TooLarge over a frame limit, Internal for descriptors on a link that is not local.
         """
         if not self.is_open:
@@ -152,10 +155,11 @@ class Link:
         )
         is_urgent = body_len <= URGENT_BODY_BYTES_MAX or isinstance(message, URGENT_KINDS)
         lane = self._urgent if is_urgent else self._bulk
-        if not self._has_room(lane, message, len(head) + body_len):
+        nbytes = len(head) + body_len
+        if lane.queued_frames and not self._has_room(lane, message, nbytes):
             return False
         told = None if on_sent is None else partial(self._guard, on_sent)
-        lane.put([memoryview(head), *parts], fds, told)
+        lane.put([memoryview(head), *parts], nbytes, fds, told)
         return True
 
     def close(self, reason: str, *, is_orderly: bool = False) -> None:
@@ -201,6 +205,9 @@ class Link:
         self, lane: Lane, message: AnyMessage, body: memoryview | None, fds: tuple[int, ...]
     ) -> None:
         """See LaneOwner."""
+        if not isinstance(message, OWN_KINDS):
+            self._guard(self._handler.on_message, self, message, body, fds)
+            return
         match message:
             case Ping(nonce=nonce):
                 if self.is_open and not self.send(Pong(nonce)):
@@ -214,11 +221,8 @@ class Link:
                 self._timer = self._loop.call_later(
                     self._limits.linger_ms / 1000, self._shut, reason
                 )
-            case Hello() | Welcome() | Refused():
-                self.close(f"the peer sent {type(message).__name__} on an open link")
             case _:
-                self._guard(self._handler.on_message, self, message, body, fds)
-                return
+                self.close(f"the peer sent {type(message).__name__} on an open link")
         close_all(fds)
 
     def lane_abandoned(self, lane: Lane, message: AnyMessage, view: memoryview) -> None:
@@ -245,8 +249,6 @@ class Link:
         frames_max = self._limits.queue_frames_max
         if isinstance(message, RESERVED_KINDS):
             return lane.queued_frames < frames_max + self._limits.reserved_frames_max
-        if lane.queued_frames == 0:
-            return True
         is_small = lane.queued_bytes + nbytes <= self._limits.queue_bytes_max
         return is_small and lane.queued_frames < frames_max
 

@@ -42,10 +42,16 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._frames)
 
-    def put(self, parts: list[memoryview], descriptors: list[int], on_sent: OnSent | None) -> None:
-        """Queue one frame; takes over the descriptors."""
+    def put(
+        self,
+        parts: list[memoryview],
+        nbytes: int,
+        descriptors: list[int],
+        on_sent: OnSent | None,
+    ) -> None:
+        """Queue one frame of `nbytes`; takes over the descriptors."""
         self._frames.append(_Frame(deque(parts), descriptors, on_sent))
-        self.queued_bytes += sum(len(part) for part in parts)
+        self.queued_bytes += nbytes
 
     def next_views(self) -> tuple[list[memoryview], list[int]]:
         """What to write now, and the descriptors to send beside it."""

@@ -58,6 +58,11 @@ class FrameReader:
         """Whether the stream may end here without cutting a frame."""
         return self._message is None and self._fixed is None and self._start == self._end
 
+    @property
+    def is_in_body(self) -> bool:
+        """Whether all that is here is taken and a body goes on."""
+        return self._message is not None and self._start == self._end
+
     def room(self) -> memoryview:
         """Where the next bytes belong; never empty."""
         if self._message is not None and self._start == self._end:
@@ -97,23 +102,22 @@ class FrameReader:
     def _step(self) -> bool:
         if self._message is not None:
             return self._step_body()
-        if self._fixed is None:
+        fixed = self._fixed
+        if fixed is None:
             if self._end - self._start < FIXED_BYTES:
                 self._refuse_early()
                 return False
-            self._fixed = self._decode_fixed()
+            limits = self._limits
+            fixed = self._fixed = decode_fixed(
+                self._buffer[self._start : self._start + FIXED_BYTES],
+                header_bytes_max=limits.header_bytes_max,
+                body_bytes_max=limits.body_bytes_max,
+            )
             self._start += FIXED_BYTES
-        if self._end - self._start < self._fixed.header_len:
+        if self._end - self._start < fixed.header_len:
             return False
-        self._step_header(self._fixed)
+        self._step_header(fixed)
         return True
-
-    def _decode_fixed(self) -> Fixed:
-        return decode_fixed(
-            self._buffer[self._start : self._start + FIXED_BYTES],
-            header_bytes_max=self._limits.header_bytes_max,
-            body_bytes_max=self._limits.body_bytes_max,
-        )
 
     def _refuse_early(self) -> None:
         """A stranger that speaks another protocol may wait for our answer after fewer bytes."""

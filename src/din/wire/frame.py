@@ -68,15 +68,16 @@ def encode_head(
 ) -> bytes:
     """Fixed header and message. `body_len` counts padding. Raises TooLarge over a limit."""
     header = _ENCODER.encode(message)
-    kind = type(message).__name__
     if len(header) > header_bytes_max:
         raise TooLarge(
-            f"the header of a {kind} frame has {len(header)} bytes, over {header_bytes_max}",
+            f"the header of a {type(message).__name__} frame has {len(header)} bytes, "
+            f"over {header_bytes_max}",
             hint="send fewer or shorter names, edges or timings in one message",
         )
     if body_len > body_bytes_max:
         raise TooLarge(
-            f"the tensors of a {kind} frame have {body_len} bytes, over {body_bytes_max}",
+            f"the tensors of a {type(message).__name__} frame have {body_len} bytes, "
+            f"over {body_bytes_max}",
             hint="send a smaller batch, or raise the limit on every node",
         )
     if not 0 <= descriptor_count <= DESCRIPTORS_MAX:
