@@ -45,7 +45,7 @@ def test_an_intel_server(tmp_path: Path) -> None:
 
 def test_a_raspberry_pi(tmp_path: Path) -> None:
     assert cpu_model(RASPBERRY, tmp_path) == "Raspberry Pi 5 Model B Rev 1.0"
-    assert cpu_isa(RASPBERRY) == ("neon", "fp16", "dotprod")
+    assert cpu_isa(RASPBERRY) == ("neon", "fp16", "dotprod", "aes")
 
 
 def test_a_board_without_model_in_cpuinfo_is_named_by_its_device_tree(tmp_path: Path) -> None:

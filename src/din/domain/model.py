@@ -33,6 +33,14 @@ class Artifact(Struct, frozen=True):
     nbytes: int
     role: str = "model"
     """What the worker does with it: `model` = an ONNX file."""
+    plain_sha256: str = ""
+    """Of what is inside, when the file is sealed (docs/protocol/sealed-slice.md)."""
+    plain_nbytes: int = 0
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether the file is encrypted."""
+        return self.plain_sha256 != ""
 
 
 class Slice(Struct, frozen=True, kw_only=True):
@@ -58,6 +66,13 @@ class Slice(Struct, frozen=True, kw_only=True):
     """Holds an operator such as RandomNormal: running it twice gives two answers."""
     device_type: str | None = None
     labels: dict[str, str] = {}
+    is_sensitive: bool = False
+    """Only for nodes to which the gateway gave the label `trust: high`."""
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether a file of it is encrypted, so that a node needs a grant of the gateway."""
+        return any(artifact.is_sealed for artifact in self.artifacts)
 
 
 class Edge(Struct, frozen=True, array_like=True):

@@ -26,9 +26,10 @@ ISA_FLAGS: Final = {
     "avx2": "avx2", "fma": "fma", "avx512f": "avx512f", "avx512_vnni": "avx512_vnni",
     "avx_vnni": "avx_vnni", "avx512_bf16": "avx512_bf16", "amx_int8": "amx_int8",
     "asimd": "neon", "neon": "neon", "asimdhp": "fp16", "asimddp": "dotprod", "sve": "sve",
-    "i8mm": "i8mm", "bf16": "bf16",
+    "i8mm": "i8mm", "bf16": "bf16", "aes": "aes",
 }  # fmt: skip
-"""Kernel flag -> the word DIN uses: those that change numbers or speed of inference."""
+"""Kernel flag -> the word DIN uses: those that change numbers or speed of inference, and `aes`,
+by which the cipher of sealed slices is chosen."""
 
 DISTRIBUTIONS: Final = {
     "onnxruntime": ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-cann"),

@@ -81,6 +81,12 @@ class Prepare(Message, frozen=True, array_like=True, tag="PREPARE"):
     peers: dict[str, tuple[str, ...]]
     """Node id -> addresses of every node of the deployment."""
     remaining_ms: int
+    signature: bytes = b""
+    """Of the gateway, over `wire.statement`; nodes that joined with a token insist on it."""
+    grant: bytes = b""
+    """The data key of a sealed slice for this node (docs/protocol/sealed-slice.md)."""
+    lease_ms: int = 0
+    """How long the slice may be held without RENEW; 0 = for ever."""
 
 
 class Prepared(Message, frozen=True, array_like=True, tag="PREPARED"):
@@ -103,6 +109,13 @@ class PrepareFailed(Message, frozen=True, array_like=True, tag="PREPARE_FAILED")
     code: str
     message: str
     hint: str = ""
+
+
+class Renew(Message, frozen=True, array_like=True, tag="RENEW"):
+    """Gateway -> agent: the slices of this deployment may be held so much longer, from now."""
+
+    epoch: Epoch
+    lease_ms: int
 
 
 class Unload(Message, frozen=True, array_like=True, tag="UNLOAD"):
@@ -241,6 +254,7 @@ AnyMessage = (
     | Prepare
     | Prepared
     | PrepareFailed
+    | Renew
     | Unload
     | Run
     | Result
@@ -256,8 +270,8 @@ AnyMessage = (
 )
 
 URGENT_KINDS: Final = (
-    Ping, Pong, Accepted, Failed, BusyNode, Cancel, Prepared, PrepareFailed, Prepare, Unload,
-    Offer, Revoke, Revoked, WorkerDied, Bye,
+    Ping, Pong, Accepted, Failed, BusyNode, Cancel, Prepared, PrepareFailed, Prepare, Renew,
+    Unload, Offer, Revoke, Revoked, WorkerDied, Bye,
 )  # fmt: skip
 """Kinds that travel on the urgent lane; Run and Result do too when their body is small."""
 
