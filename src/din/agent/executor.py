@@ -188,12 +188,13 @@ class Executor:
         self._orders.extend(instructions)
         if self._is_performing:
             return
-        self._is_performing = True
-        try:
-            while self._orders:
-                self._do(self._orders.popleft())
-        finally:
-            self._is_performing = False
+        if self._orders:
+            self._is_performing = True
+            try:
+                while self._orders:
+                    self._do(self._orders.popleft())
+            finally:
+                self._is_performing = False
         self._set_timer()
 
     def _do(self, order: Instruction) -> None:

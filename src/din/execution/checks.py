@@ -37,7 +37,7 @@ def find_slice(run: Run, known: dict[SliceKey, LoadedSlice]) -> LoadedSlice:
             f"slice {run.slice_index} of deployment {epoch.deployment}.{epoch.revision} is not "
             "loaded here"
         )
-    if not loaded.fits(run.route):
+    if not loaded.way(run.route).is_fitting:
         raise BadTensor(
             f"the route of {len(run.route.nodes)} slices does not fit deployment "
             f"{epoch.deployment}.{epoch.revision}"
@@ -47,7 +47,7 @@ def find_slice(run: Run, known: dict[SliceKey, LoadedSlice]) -> LoadedSlice:
 
 def check_tensors(run: Run, loaded: LoadedSlice, symbols: dict[str, int], nbytes: int) -> None:
     """Raises BadTensor naming the tensor and what was expected; `symbols` collects bound sizes."""
-    awaited = loaded.awaited(run.route)
+    awaited = loaded.way(run.route).awaited
     seen: set[str] = set()
     for meta in run.tensors:
         if meta.name in seen or (run.producer, meta.name) not in awaited:

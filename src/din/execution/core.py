@@ -69,9 +69,11 @@ class Execution:
 
     def next_wakeup_ms(self) -> float | None:
         """When `Woke` is due; None = not before something else happens."""
-        due = [self._drained_ms(key) for key in self._draining]
-        due += [each for each in (self._books.deadline_ms, self._books.marks.due_ms) if each]
-        return min(due, default=None)
+        due_ms = self._books.due_ms
+        for key in self._draining:
+            drained_ms = self._drained_ms(key)
+            due_ms = drained_ms if due_ms is None else min(due_ms, drained_ms)
+        return due_ms
 
     def admit(self, now_ms: float, run: Run, nbytes: int) -> Admission:
         """Judge a frame whose body of `nbytes` bytes is about to be received."""
@@ -229,8 +231,8 @@ class Execution:
                 continue
             task.step("submitted")
             worker.running += 1
-            wanted = task.loaded.wanted(task.route)
-            order = Submit(task.number, number, tuple(task.inputs), wanted, remaining_ms)
+            inputs, wanted = tuple(task.inputs), task.way.wanted
+            order = Submit(task.number, number, inputs, wanted, remaining_ms)
             self._books.orders.append(order)
 
     def _on_run_ended(self, now_ms: float, event: RunEnded) -> None:

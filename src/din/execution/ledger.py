@@ -55,9 +55,13 @@ class Ledger:
         return len(self.tasks) - self.sending
 
     @property
-    def deadline_ms(self) -> float | None:
-        """The next deadline of a task, perhaps of one that has gone."""
-        return self._timers[0][0] if self._timers else None
+    def due_ms(self) -> float | None:
+        """The next deadline of a task, perhaps of one that has gone, or mark to send."""
+        mark_ms = self.marks.due_ms
+        if not self._timers:
+            return mark_ms
+        deadline_ms = self._timers[0][0]
+        return deadline_ms if mark_ms is None or deadline_ms < mark_ms else mark_ms
 
     def take_orders(self) -> Instructions:
         """What was ordered since the last call."""

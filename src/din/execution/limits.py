@@ -11,6 +11,8 @@ QUEUE_MAX: Final = 128
 MEMORIES_MAX: Final = 4096
 """Attempts remembered after their last task here: cancelled ones and finished ones."""
 TASKS_PER_ATTEMPT_MAX: Final = 256
+WAYS_MAX: Final = 64
+"""Routes through one slice whose edges are kept worked out; one more starts over."""
 TIMINGS_MAX: Final = 256
 RANK_MAX: Final = 16
 MARKS_PER_MESSAGE_MAX: Final = 256

@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from din.domain.deployment import Epoch, Route
 from din.domain.model import GATEWAY, Edge, Slice
 from din.execution.events import SliceKey, SliceLoaded
+from din.execution.limits import WAYS_MAX
 
 Awaited = frozenset[tuple[int, str]]
 """(producer, tensor) pairs."""
 
 
-class _Side:
-    """One variant of the edges: raw, or through the adapters."""
+class Way(Struct, frozen=True):
+    """What one route makes of the edges of a slice."""
 
-    def __init__(self, index: int, edges: tuple[Edge, ...]) -> None:
-        self.awaited: Awaited = frozenset(
-            (edge.producer, edge.tensor) for edge in edges if index in edge.consumers
-        )
-        self.produced = tuple(edge for edge in edges if edge.producer == index)
-        self.reaches = max((max(edge.consumers, default=0) for edge in self.produced), default=0)
+    is_fitting: bool
+    """Whether the route names a node for each slice that the edges know; else all is empty."""
+    awaited: Awaited = frozenset()
+    """Tensors that must be there before the slice runs."""
+    wanted: tuple[str, ...] = ()
+    """Tensors that somebody consumes."""
+    deliveries: dict[int, frozenset[str]] = {}
+    """Consumer -> tensors for it; GATEWAY is one of the consumers."""
+
+
+def way_of(index: int, edges: tuple[Edge, ...], route: Route) -> Way:
+    """The way of slice `index` on a route."""
+    nodes = route.nodes
+    incoming = [edge for edge in edges if index in edge.consumers]
+    produced = [edge for edge in edges if edge.producer == index]
+    touched = {edge.producer for edge in incoming}.union(*(edge.consumers for edge in produced))
+    if max(touched, default=0) >= len(nodes):
+        return Way(False)
+
+    def takes_part(each: int) -> bool:
+        return each == GATEWAY or bool(nodes[each])
+
+    deliveries: dict[int, set[str]] = {}
+    for edge in produced:
+        for consumer in filter(takes_part, edge.consumers):
+            deliveries.setdefault(consumer, set()).add(edge.tensor)
+    return Way(
+        True,
+        frozenset((edge.producer, edge.tensor) for edge in incoming if takes_part(edge.producer)),
+        tuple(edge.tensor for edge in produced if any(map(takes_part, edge.consumers))),
+        {consumer: frozenset(names) for consumer, names in deliveries.items()},
+    )
 
 
 class LoadedSlice:
@@ -39,47 +68,24 @@ class LoadedSlice:
         """Take new edges; the slice itself does not change within an epoch."""
         self.slice: Slice = loaded.slice_
         self.inputs = {spec.name: spec for spec in loaded.slice_.inputs}
-        index = loaded.slice_.index
-        self._sides = {
-            False: _Side(index, loaded.edges),
-            True: _Side(index, loaded.adapted_edges),
-        }
+        self._edges = {False: loaded.edges, True: loaded.adapted_edges}
+        self._ways: dict[tuple[bool, tuple[str, ...]], Way] = {}
 
     @property
     def key(self) -> SliceKey:
         """How frames name it."""
         return (self.epoch, self.slice.index)
 
-    def awaited(self, route: Route) -> Awaited:
-        """Tensors that must be there before it runs on this route."""
-        return frozenset(
-            pair
-            for pair in self._sides[route.is_adapted].awaited
-            if pair[0] == GATEWAY or route.nodes[pair[0]]
-        )
-
-    def fits(self, route: Route) -> bool:
-        """Whether the route names a node for each slice that the edges know."""
-        side = self._sides[route.is_adapted]
-        highest = max(side.reaches, max((each for each, _ in side.awaited), default=0))
-        return highest < len(route.nodes)
-
-    def wanted(self, route: Route) -> tuple[str, ...]:
-        """Tensors that somebody on this route consumes."""
-        return tuple(
-            edge.tensor
-            for edge in self._sides[route.is_adapted].produced
-            if any(each == GATEWAY or route.nodes[each] for each in edge.consumers)
-        )
-
-    def deliveries(self, route: Route) -> dict[int, frozenset[str]]:
-        """Consumer -> tensors for it; GATEWAY is one of the consumers."""
-        found: dict[int, set[str]] = {}
-        for edge in self._sides[route.is_adapted].produced:
-            for consumer in edge.consumers:
-                if consumer == GATEWAY or route.nodes[consumer]:
-                    found.setdefault(consumer, set()).add(edge.tensor)
-        return {consumer: frozenset(names) for consumer, names in found.items()}
+    def way(self, route: Route) -> Way:
+        """The way of this slice on a route; few routes are in use at once, so they are kept."""
+        key = (route.is_adapted, route.nodes)
+        way = self._ways.get(key)
+        if way is None:
+            if len(self._ways) >= WAYS_MAX:
+                self._ways.clear()
+            way = way_of(self.slice.index, self._edges[route.is_adapted], route)
+            self._ways[key] = way
+        return way
 
     def observe(self, run_ms: float) -> None:
         """Smooth the time of a run in."""

@@ -19,7 +19,7 @@ def send_outputs(ledger: Ledger, now_ms: float, task: Task, outputs: Outputs) ->
     ledger.unbind(task)
     ledger.free_slots(task)
     _note_timing(ledger.node_id, now_ms, task, outputs)
-    deliveries = task.loaded.deliveries(task.route)
+    deliveries = task.way.deliveries
     task.unsent = len(deliveries)
     for consumer, names in deliveries.items():
         metas = tuple(meta for meta in outputs.metas if meta.name in names)
@@ -86,7 +86,7 @@ def _finish(ledger: Ledger, now_ms: float, task: Task) -> None:
     ledger.sending -= 1
     ledger.orders.append(ReleaseOutputs(task.number))
     if task.settle("sent"):
-        if GATEWAY in task.loaded.deliveries(task.route):
+        if GATEWAY in task.way.deliveries:
             ledger.marks.withdraw(task)  # the result says it
         else:
             ledger.marks.put(task, "forwarded", now_ms)

@@ -43,7 +43,7 @@ class Task:
     __slots__ = (
         "arrived_ms", "attempt", "complete_ms", "deadline_ms", "inputs", "loaded", "missing",
         "number", "origin", "outcome", "request_id", "route", "slots", "state", "symbols",
-        "timings", "unsent", "worker",
+        "timings", "unsent", "way", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -61,7 +61,8 @@ class Task:
         self.arrived_ms = now_ms
         self.complete_ms = now_ms
         self.deadline_ms = now_ms + min(run.remaining_ms, REMAINING_MS_MAX)
-        self.missing = set(loaded.awaited(run.route))
+        self.way = loaded.way(run.route)
+        self.missing = set(self.way.awaited)
         self.inputs: list[Input] = []
         self.slots: list[int] = []
         self.symbols: dict[str, int] = {}
