@@ -88,6 +88,7 @@ class Network:
     def __init__(self, **gateways: FakeGateway) -> None:
         self.gateways: dict[str, FakeGateway] = dict(gateways)
         self.open = 0
+        self.resets = 0
 
     def connect(self, url: str) -> "FakeClient":
         return FakeClient(self, url)
@@ -105,6 +106,9 @@ class FakeClient:
             raise Unreachable("connection refused")
         status, answer = gateway.answer(method, path, body)
         return status, {}, answer
+
+    def reset(self) -> None:
+        self.network.resets += 1
 
     async def close(self) -> None:
         self.network.open -= 1

@@ -13,6 +13,8 @@ import pytest
 
 from din.agent.join import Joined, Joiner
 from din.agent.search import gateway_url
+from din.discovery.membership import Membership
+from din.discovery.schedule import BeatSchedule
 from din.domain.node import NodeHealth, NodeId, NodeProfile
 from din.errors import TooLarge, UsageError
 from din.flow.backoff import Backoff
@@ -244,6 +246,49 @@ def test_a_new_address_is_registered_under_the_same_session(tmp_path: Path) -> N
             await until(lambda: node.rejoined)
             assert gateway.membership.member(NODE).profile.addresses == moved
         assert gateway.sessions == [4, 4]
+
+    play(scenario())
+
+
+SELDOM = BeatSchedule(3_600_000, 0)
+
+
+def test_a_node_that_looks_again_tells_a_new_address_without_waiting_for_a_beat(
+    tmp_path: Path,
+) -> None:
+    """T06. Its connection may go by an address that is gone, so that is given up as well."""
+
+    async def scenario() -> None:
+        network = Network()
+        network.gateways[URL] = gateway = FakeGateway()
+        gateway.membership = Membership(SELDOM)
+        node = Node(network, tmp_path)
+        async with running(node):
+            await until(lambda: node.joined)
+            moved = ("tcp:10.0.0.77:8080",)
+            node.profile = msgspec.structs.replace(PROFILE, addresses=moved)
+            node.joiner.look_again()
+            await until(lambda: node.rejoined)
+            assert gateway.membership.member(NODE).profile.addresses == moved
+            assert network.resets == 1
+
+    play(scenario())
+
+
+def test_a_node_that_looks_again_does_not_sit_out_the_pause_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cable was out for long: when it is back the node is too."""
+    monkeypatch.setattr("din.agent.join.BACKOFF", Backoff(base_ms=3_600_000, cap_ms=3_600_000))
+
+    async def scenario() -> None:
+        network = Network()
+        node = Node(network, tmp_path)
+        async with running(node):
+            await until(lambda: node.said("not_joined"))
+            network.gateways[URL] = FakeGateway()
+            node.joiner.look_again()
+            await until(lambda: node.joined)
 
     play(scenario())
 

@@ -154,6 +154,25 @@ def test_a_node_that_cannot_be_dialled_is_named_and_fed_through_the_gateway(
     play(tmp_path, story)
 
 
+def test_a_peer_that_can_be_dialled_after_all_is_told_to_the_gateway(tmp_path: Path) -> None:
+    """The plan says which edges are relayed: it must not say so for ever."""
+
+    async def story(gateway: FakeGateway, folder: Path) -> None:
+        async with Node(folder, "a", gateway) as first, Node(folder, "b", gateway) as second:
+            hidden = {first.node_id: first.addresses, second.node_id: ("tcp:127.0.0.1:1",)}
+            one = make_slice(0, gateway.artifact(onnx_models.double()))
+            two = make_slice(1, gateway.artifact(chain_part()), ("y", "z"))
+            gateway.prepare(first.node_id, one, CHAIN_EDGES, peers=hidden)
+            prepared, _, _ = await gateway.message(Prepared, first.node_id)
+            assert prepared.undialable == (second.node_id,)
+            known = {first.node_id: first.addresses, second.node_id: second.addresses}
+            gateway.prepare(second.node_id, two, CHAIN_EDGES, peers=known)
+            again, _, _ = await gateway.message(Prepared, first.node_id, nth=1)
+            assert again.undialable == ()
+
+    play(tmp_path, story)
+
+
 def test_both_slices_on_one_node_hand_tensors_over_inside(tmp_path: Path) -> None:
     async def story(gateway: FakeGateway, folder: Path) -> None:
         async with Node(folder, "a", gateway) as node:

@@ -122,9 +122,21 @@ def test_a_second_link_keeps_the_node_ready_when_the_first_closes(play: Play) ->
 def test_one_failed_dispatch_makes_a_node_suspect_until_a_beat(play: Play) -> None:
     """T19: dead but routable for one request only."""
     play.join()
-    assert changes(play.do(DispatchFailed(NODE_A, 1, "not accepted"))) == ["suspect"]
+    assert changes(play.do(DispatchFailed(NODE_A, 1, "not accepted", play.now_ms))) == ["suspect"]
     play.pass_ms(2000)
     assert changes(play.beat()) == ["ready"]
+
+
+def test_a_failure_of_what_was_dispatched_before_the_newest_link_says_nothing_of_it(
+    play: Play,
+) -> None:
+    play.join()
+    began_ms = play.now_ms
+    play.pass_ms(5)
+    play.do(LinkClosed(NODE_A, 1, 1, "replaced by a newer link"))
+    assert changes(play.do(LinkOpened(NODE_A, 1, 2))) == ["ready"]
+    assert play.do(DispatchFailed(NODE_A, 1, "its link closed", began_ms)) == ()
+    assert changes(play.do(DispatchFailed(NODE_A, 1, "not accepted", play.now_ms))) == ["suspect"]
 
 
 def test_a_restart_under_the_same_id_evicts_the_old_session_at_once(play: Play) -> None:
@@ -141,7 +153,7 @@ def test_whatever_an_older_session_says_is_ignored(play: Play) -> None:
     """T10."""
     play.join(session=2)
     assert play.do(LinkClosed(NODE_A, 1, 1, "late")) == ()
-    assert play.do(DispatchFailed(NODE_A, 1, "late")) == ()
+    assert play.do(DispatchFailed(NODE_A, 1, "late", play.now_ms)) == ()
     assert play.do(NodeLeft(NODE_A, 1)) == ()
     assert kinds(play.do(LinkOpened(NODE_A, 1, 5))) == [EvictSession]
     assert play.beat(session=1) == (AnswerBeat("register again"),)

@@ -89,7 +89,7 @@ class MembershipMachine(RuleBasedStateMachine):
 
     @rule(node_id=NODES, session=SESSIONS)
     def fail_dispatch(self, node_id, session) -> None:
-        self.tell(DispatchFailed(node_id, session, "not accepted"))
+        self.tell(DispatchFailed(node_id, session, "not accepted", self.now_ms))
         member = self.membership.member(node_id)
         if member and member.profile.session == session:
             assert member.status != "ready"

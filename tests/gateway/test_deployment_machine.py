@@ -135,7 +135,9 @@ class FleetMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def dispatch_fails(self, data: st.DataObject) -> None:
         node = data.draw(st.sampled_from(self.nodes(is_alive=True)))
-        self.call(self.play.gateway.fleet.dispatch_failed, node.node_id, "no answer")
+        fleet = self.play.gateway.fleet
+        now_ms = self.play.gateway.effects.clock()
+        self.call(fleet.dispatch_failed, node.node_id, "no answer", now_ms)
 
     # Models.
 

@@ -138,7 +138,7 @@ class Play:
         self.book = Book(self.serving)
         self.dispatch = Dispatch(self.book, tools)
 
-    def _suspect(self, node_id: NodeId, reason: str) -> None:
+    def _suspect(self, node_id: NodeId, reason: str, began_ms: float) -> None:
         self.suspected.append(node_id)
         if not self.keeps_suspects:
             self.health.pop(node_id, None)

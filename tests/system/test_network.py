@@ -1,11 +1,19 @@
 """Own addresses: only what other machines can dial, and no surprise from a vanishing interface."""
 
+import socket
+import subprocess
+import sys
+
+import pytest
+
 from din.system.network import (
     AddressWatch,
     Interface,
     RawInterface,
     bound_addresses,
+    open_address_news,
     reachable,
+    read_news,
     system_interfaces,
 )
 
@@ -57,6 +65,73 @@ def test_an_interface_that_vanishes_is_noticed_and_comes_back() -> None:
     now["eth0"] = RawInterface(True, ("192.168.1.77",))
     assert watch.look()
     assert watch.current == (Interface("eth0", "192.168.1.77"),)
+
+
+def test_every_address_of_the_machine_is_known_also_those_that_nobody_can_dial() -> None:
+    watch = AddressWatch(source=lambda: HOST)
+    assert {"127.0.0.1", "172.17.0.1", "192.168.7.20"} <= watch.here
+    assert [each.address for each in watch.current] == ["192.168.1.20", "2001:db8::20"]
+
+
+TELLS = """
+import select, subprocess
+from din.system.network import open_address_news, read_news
+news = open_address_news()
+assert not select.select([news], [], [], 0)[0], "nothing has happened yet"
+for words in (["link", "set", "lo", "up"], ["addr", "add", "10.9.9.9/24", "dev", "lo"]):
+    subprocess.run(["ip", *words], check=True)
+    assert select.select([news], [], [], 30)[0], words
+    read_news(news)
+    assert not select.select([news], [], [], 0)[0], "all was read"
+print("told")
+"""
+
+
+@pytest.mark.system
+def test_the_kernel_tells_of_interfaces_and_addresses() -> None:
+    """T06, in a network of its own."""
+    entered = subprocess.run(["unshare", "--net", "true"], check=False, capture_output=True)
+    if entered.returncode:
+        pytest.skip(f"no network namespaces here: {entered.stderr.decode().strip()}")
+    ran = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", TELLS],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.stdout == "told\n", ran.stderr
+
+
+def test_a_refused_subscription_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[socket.socket] = []
+
+    class Refusing(socket.socket):
+        def bind(self, address: object) -> None:
+            made.append(self)
+            raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("din.system.network.socket.socket", Refusing)
+    with pytest.raises(PermissionError):
+        open_address_news()
+    assert [each.fileno() for each in made] == [-1]
+
+
+class Overrun:
+    """A socket of which the kernel says once that it lost messages."""
+
+    def __init__(self, *faults: OSError) -> None:
+        self.faults = list(faults)
+
+    def recv(self, _: int) -> bytes:
+        raise self.faults.pop(0)
+
+
+def test_lost_news_are_news_and_other_faults_are_told() -> None:
+    sock = Overrun(OSError(105, "No buffer space available"), BlockingIOError())
+    read_news(sock)
+    assert sock.faults == []
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        read_news(Overrun(OSError(9, "Bad file descriptor")))
 
 
 def test_a_failed_look_keeps_the_last_addresses_and_is_counted() -> None:

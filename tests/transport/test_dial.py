@@ -12,7 +12,7 @@ from din.errors import Unreachable, UsageError
 from din.flow.backoff import Backoff
 from din.transport.dial import dial
 from din.transport.redial import Redialler
-from din.transport.sockets import parse_address
+from din.transport.sockets import host_of, parse_address
 
 FAST = Backoff(base_ms=5, cap_ms=20)
 
@@ -180,6 +180,62 @@ def test_new_addresses_are_used_at_once_while_there_is_no_link(tmp_path: Path) -
             await redialler.stop()
 
     asyncio.run(main())
+
+
+def test_a_link_by_a_lost_address_of_ours_is_replaced_at_once_and_another_is_kept(
+    tmp_path: Path,
+) -> None:
+    """T06: nobody else would say for seconds that it is dead."""
+
+    async def main() -> None:
+        async with serving("tcp", tmp_path) as pair:
+            redialler = Redialler(
+                [pair.address], own_id="node-a", session=3, handler=pair.here,
+                random=Random(1), backoff=Backoff(base_ms=60_000, cap_ms=60_000),
+            )  # fmt: skip
+            redialler.start()
+            await until(lambda: redialler.link is not None)
+            redialler.address_changed({"10.0.0.5"})
+            assert redialler.link.is_open
+            assert redialler.link.peer_host == "127.0.0.1"
+            redialler.address_changed({redialler.link.local_host})
+            await pair.there.until(lambda: len(pair.there.opened) == 2)
+            assert "no address of this machine" in pair.here.closed[0][1]
+            await redialler.stop()
+
+    asyncio.run(main())
+
+
+def test_a_dial_that_failed_is_tried_at_once_after_a_change_of_addresses(tmp_path: Path) -> None:
+    reports = Reports()
+
+    async def main() -> None:
+        async with serving("tcp", tmp_path) as pair:
+            redialler = Redialler(
+                [pair.address], own_id="node-a", session=3, handler=pair.here, target_id="other",
+                random=Random(1), backoff=Backoff(base_ms=60_000, cap_ms=60_000), report=reports,
+            )  # fmt: skip
+            redialler.start()
+            await until(lambda: len(pair.reports) == 2)
+            await until(lambda: reports)
+            redialler.address_changed(())
+            await until(lambda: len(pair.reports) == 4)
+            await redialler.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [
+        (("10.0.0.5", 80), "10.0.0.5"),
+        (("::ffff:10.0.0.5", 80, 0, 0), "10.0.0.5"),
+        (("fe80::1%eth0", 80, 0, 2), "fe80::1"),
+        (("2001:db8::1", 80, 0, 0), "2001:db8::1"),
+    ],
+)
+def test_hosts_of_sockets_are_written_as_in_addresses(name: tuple[object, ...], host: str) -> None:
+    assert host_of(name) == host
 
 
 def test_the_same_failure_is_reported_once(tmp_path: Path) -> None:

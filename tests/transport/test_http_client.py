@@ -134,6 +134,39 @@ def test_a_kept_connection_that_the_server_closed_is_opened_again() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("is_under_way", [False, True], ids=["idle", "under way"])
+def test_after_a_reset_a_request_is_made_on_a_new_connection(is_under_way: bool) -> None:
+    """The first connection falls silent after its first answer, as one by a lost address does."""
+    silenced = asyncio.Event()
+
+    async def once_then_silent(
+        head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        if b"/asked-again" in head and not silenced.is_set():
+            silenced.set()
+            await reader.read()
+            return False
+        return await echo(head, reader, writer)
+
+    async def main() -> None:
+        async with playing(once_then_silent) as server:
+            client = HttpClient(server.url)
+            await client.request("GET", "/")
+            if is_under_way:
+                asked = asyncio.create_task(client.request("POST", "/asked-again", b"x"))
+                await silenced.wait()
+                client.reset()
+                assert (await asked)[2] == b"POST x"
+            else:
+                client.reset()
+                assert (await client.request("POST", "/", b"x"))[2] == b"POST x"
+            assert server.connections == 2
+            await client.close()
+            client.reset()
+
+    asyncio.run(main())
+
+
 def test_an_error_status_is_an_answer_not_a_failure() -> None:
     async def main() -> None:
         async with playing(saying(answer(b"{}", "503 Service Unavailable"))) as server:

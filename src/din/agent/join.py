@@ -3,8 +3,8 @@
     find      see `search`
     register  POST /api/v1/nodes; a refusal is reported and tried again with back-off
     beat      POST /api/v1/heartbeat on one connection; random first phase, then jitter
-    again     on "register again", on a changed profile (a new address), and after three beats
-              without an answer, when the search begins anew
+    again     on "register again", on a changed profile (a new address: at once), and after three
+              beats without an answer, when the search begins anew
 
 Nothing that comes over the wire ends the loop. What would never heal, a profile that does not fit
 into a registration, is raised. The clock here only paces: the gateway decides who is a member.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Final, NoReturn
@@ -118,7 +119,10 @@ class Joiner:
         self._connect = connect
         self._on_joined = on_joined
         self._on_rejoin = on_rejoin
-        self._stopping = asyncio.Event()
+        self._is_stopping = False
+        self._woken = asyncio.Event()
+        """Ends a pause early: to stop, or to look again."""
+        self._client: HttpClient | None = None
         self._member: _Membership | None = None
         self._was_joined = False
         self._counter = 0
@@ -128,15 +132,23 @@ class Joiner:
         """Join and stay joined until `stop`. Raises UsageError or TooLarge when the profile does
         not fit into a registration."""
         registration.encode_registration(self._profile(), self._cluster)
-        while not self._stopping.is_set():
+        while not self._is_stopping:
             try:
                 await self._live_with(await self._search.find())
             except REQUEST_FAILURES as error:
                 await self._back_off(error)
 
+    def look_again(self) -> None:
+        """This machine's addresses changed: the connection may go by one that is gone, the profile
+        may be another, and what failed may succeed now."""
+        if self._client is not None:
+            self._client.reset()
+        self._woken.set()
+
     async def stop(self) -> None:
         """Say goodbye and end `run`. Never raises; takes at most a second."""
-        self._stopping.set()
+        self._is_stopping = True
+        self._woken.set()
         member = self._member
         if member is None:
             return
@@ -151,13 +163,14 @@ class Joiner:
 
     async def _live_with(self, chosen: Chosen) -> None:
         """Register and beat until this gateway is gone. Raises one of REQUEST_FAILURES."""
-        client = self._connect(chosen.url)
+        client = self._client = self._connect(chosen.url)
         try:
-            while not self._stopping.is_set():
+            while not self._is_stopping:
                 self._member = await self._register(client, chosen)
                 self._failures = 0
                 await self._beat_until_replaced(self._member)
         finally:
+            self._client = None
             await client.close()
 
     # -- registration -----------------------------------------------------------------------------
@@ -201,7 +214,7 @@ class Joiner:
         delay_ms = member.schedule.first_delay_ms(self._random)
         unanswered = 0
         said_before: HeartbeatAnswer = "ok"
-        while not await self._stopped_within(delay_ms):
+        while await self._goes_on_after(delay_ms):
             if self._profile() != member.profile:
                 self._report("profile_changed")
                 return
@@ -263,15 +276,15 @@ class Joiner:
         self._failures += 1
         hint = error.hint if isinstance(error, DinError) else ""
         self._report("not_joined", reason=said(error), hint=hint, retry_in_ms=delay_ms)
-        await self._stopped_within(delay_ms)
+        await self._goes_on_after(delay_ms)
 
-    async def _stopped_within(self, delay_ms: int) -> bool:
-        try:
+    async def _goes_on_after(self, delay_ms: int) -> bool:
+        """Pause, unless there is a reason not to; False = stop."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(delay_ms / 1000):
-                await self._stopping.wait()
-        except TimeoutError:
-            return False
-        return True
+                await self._woken.wait()
+        self._woken.clear()
+        return not self._is_stopping
 
 
 def _raise_answered(status: int, body: bytes) -> NoReturn:

@@ -2,13 +2,15 @@
 
 Tensors go straight to the node that needs them. A node that cannot be dialled gets them through the
 gateway, which passes frames with a `target` on; a broken link is dialled again with back-off while
-the gateway relays. A peer may have two links to us, one dialled by each side: any open one serves.
+the gateway relays. A peer may have two links to us, one dialled by each side. Any open one serves,
+so the newest is taken: after a change of addresses the older may be dead before anybody says so.
+A link by an address that is gone, ours or the peer's, is closed as soon as that is known.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from random import Random
 from typing import Final
 
@@ -41,7 +43,23 @@ class _Peer:
         self.retry_at_s = 0.0
 
     def link(self) -> Link | None:
-        return next((link for link in self.links if link.is_open), None)
+        return next((link for link in reversed(self.links) if link.is_open), None)
+
+    def move(self, addresses: tuple[str, ...]) -> None:
+        """It is dialled elsewhere from now on. What is queued to where it was may still leave."""
+        gone = _hosts(self.addresses) - _hosts(addresses)
+        self.addresses = addresses
+        self.dial_afresh()
+        for link in self.links:
+            if link.peer_host in gone:
+                link.close(f"the peer has left {link.peer_host}", is_orderly=True)
+
+    def dial_afresh(self) -> None:
+        """What failed, or is being tried, says nothing of the next dial."""
+        self.retry_at_s, self.failures = 0.0, 0
+        if self.dialling is not None:
+            self.dialling.cancel()
+            self.dialling = None
 
 
 class Peers:
@@ -53,13 +71,15 @@ class Peers:
         self._random = random
         self._report = report
         self._handler: LinkHandler | None = None
+        self._on_reach: Callable[[str], None] = _ignore
         self._peers: dict[str, _Peer] = {}
         self._places = asyncio.Semaphore(DIALS_AT_ONCE_MAX)
         self._loop = asyncio.get_running_loop()
 
-    def connect(self, handler: LinkHandler) -> None:
-        """Who hears of dialled links. Once, before the first `dial_all`."""
-        self._handler = handler
+    def connect(self, handler: LinkHandler, on_reach: Callable[[str], None]) -> None:
+        """Who hears of dialled links, and of peers that got one or could not be dialled. Once,
+        before the first `dial_all`."""
+        self._handler, self._on_reach = handler, on_reach
 
     # Links come and go.
 
@@ -68,6 +88,7 @@ class Peers:
         peer = self._peers.setdefault(link.peer_id, _Peer())
         peer.links.append(link)
         peer.failures = 0
+        self._on_reach(link.peer_id)
 
     def closed(self, link: Link) -> None:
         """A link is down."""
@@ -84,6 +105,16 @@ class Peers:
         peer = self._peers.get(peer_id)
         return peer.link() if peer is not None else None
 
+    def address_changed(self, gone: Container[str]) -> None:
+        """Our own addresses changed: links by one that is gone are dead, and dials that failed may
+        succeed now."""
+        for node_id, peer in self._peers.items():
+            for link in peer.links:
+                if link.local_host in gone:
+                    link.close(f"{link.local_host} is no address of this machine any more")
+            peer.dial_afresh()
+            self._dial_soon(node_id, peer)
+
     async def dial_all(self, addresses: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
         """Dial the nodes that have no link yet; those that could not be reached within DIAL_MS."""
         wanted: list[_Peer] = []
@@ -95,11 +126,11 @@ class Peers:
                 continue
             peer = self._peers.setdefault(node_id, _Peer())
             if peer.addresses != known:
-                peer.addresses, peer.retry_at_s = known, 0.0
+                peer.move(known)
             wanted.append(peer)
             self._dial_soon(node_id, peer)
-        tasks = [peer.dialling for peer in wanted if peer.dialling is not None]
-        if tasks:
+        # Again while there are any: a dial is begun anew when addresses change meanwhile.
+        while tasks := [peer.dialling for peer in wanted if peer.dialling is not None]:
             await asyncio.wait(tasks)
         return tuple(
             node_id
@@ -131,8 +162,10 @@ class Peers:
             peer.failures += 1
             peer.retry_at_s = self._loop.time() + delay_ms / 1000
             self._report("peer_not_reached", peer=node_id, reason=error.message)
+            self._on_reach(node_id)
         finally:
-            peer.dialling = None
+            if peer.dialling is asyncio.current_task():
+                peer.dialling = None
 
     def forget(self, node_ids: Sequence[str]) -> None:
         """These nodes share no deployment with us any more: dial them no more."""
@@ -198,3 +231,16 @@ class Peers:
         for peer in self._peers.values():
             for link in list(peer.links):
                 link.close("the node stops", is_orderly=True)
+
+
+def _ignore(_: str) -> None:
+    """Nobody listens yet."""
+
+
+def _hosts(addresses: Sequence[str]) -> frozenset[str]:
+    """The hosts of TCP addresses. They came over a wire: one that is none has no host."""
+    return frozenset(
+        each.removeprefix("tcp:").rpartition(":")[0].strip("[]")
+        for each in addresses
+        if each.startswith("tcp:")
+    )

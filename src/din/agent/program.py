@@ -18,13 +18,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from din.agent.addresses import OwnAddresses
 from din.agent.executor import Executor
 from din.agent.files import SliceFiles
 from din.agent.join import Joined, Joiner
 from din.agent.log import Log
 from din.agent.offers import Offers
 from din.agent.peers import Peers
-from din.agent.profile import LOOPBACK, check_host, make_profile, sensor_settings
+from din.agent.profile import check_host, make_profile, sensor_settings
 from din.agent.router import Router
 from din.agent.slices import Slices
 from din.agent.zygote import Zygote
@@ -36,19 +37,15 @@ from din.system.accelerators import find_accelerator
 from din.system.descriptors import raise_limit
 from din.system.identity import Identity, claim_directory
 from din.system.memory import give_memory_back
-from din.system.network import AddressWatch, bound_addresses
 from din.system.sensors import Sensors
 from din.system.signals import stop_signals
 from din.transport.http_client import HttpClient
 from din.transport.redial import Redialler
 from din.transport.server import LinkServer
 from din.wire.messages import AnyMessage
-from din.wire.registration import ADDRESS_COUNT_MAX
 
 GRACE_S: Final = 10.0
 """Accepted work may take so long after a stop was asked for."""
-ADDRESS_LOOK_S: Final = 2.0
-"""With the next beat a new address is known within two heartbeats."""
 TRIM_AFTER_S: Final = 5.0
 """By then a node has joined, as a rule."""
 SOCKET_PATH_BYTES_MAX: Final = 60
@@ -69,8 +66,7 @@ class Agent:
         self._log = Log()
         report = self._log.report
         self._random = Random()
-        self._watch = AddressWatch() if config.host not in LOOPBACK else None
-        self._addresses: tuple[str, ...] = ()
+        self._addresses = OwnAddresses(config.host, self._on_addresses, report)
         self._socket_path = socket_path(Path(config.state_dir), identity.node_id)
         node_id, session = identity.node_id, identity.session
         self._peers = Peers(node_id, session, self._random, report)
@@ -89,8 +85,9 @@ class Agent:
             report=report,
         )
         self._router = Router(self._executor, self._peers, self._offers, self._slices, report)
-        self._peers.connect(self._router)
+        self._peers.connect(self._router, self._slices.reach_changed)
         self._server = LinkServer(node_id, session, self._router, report=report)
+        self._joiner = self._make_joiner()
         self._redialler: Redialler | None = None
         self._changes: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
@@ -123,19 +120,17 @@ class Agent:
         )
         self._loop.call_later(TRIM_AFTER_S, give_memory_back)
         give_memory_back()
-        joiner = self._make_joiner()
-        joining = self._loop.create_task(joiner.run())
+        joining = self._loop.create_task(self._joiner.run())
         stopping = self._loop.create_task(self._stop.wait())
-        looking = self._loop.create_task(self._look_for_addresses(port))
         try:
             await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if joining.done():
                 joining.result()  # raises: without `stop` it ends by an error only
-            await self._leave(joiner)
+            await self._leave()
         finally:
-            for task in (joining, stopping, looking):
+            for task in (joining, stopping):
                 task.cancel()
-            await asyncio.gather(joining, stopping, looking, return_exceptions=True)
+            await asyncio.gather(joining, stopping, return_exceptions=True)
             await self._close()
 
     def _make_joiner(self) -> Joiner:
@@ -157,7 +152,7 @@ class Agent:
     # What the joiner asks.
 
     def _current_profile(self) -> NodeProfile:
-        return replace(self._profile, addresses=self._addresses)
+        return replace(self._profile, addresses=self._addresses.current)
 
     def _health(self) -> NodeHealth:
         return self._sensors.health(self._executor.queue_length)
@@ -201,27 +196,23 @@ class Agent:
     def _listen(self) -> int:
         port = self._server.listen_tcp(self._config.host, self._config.port)
         self._server.listen_unix(str(self._socket_path))
-        self._note_addresses(port)
+        self._addresses.start(str(self._socket_path), port)
         return port
 
-    def _note_addresses(self, port: int) -> None:
-        interfaces = self._watch.current if self._watch is not None else ()
-        hosts = dict.fromkeys(bound_addresses(self._config.host, interfaces))
-        tcp = [f"tcp:[{each}]:{port}" if ":" in each else f"tcp:{each}:{port}" for each in hosts]
-        self._addresses = (f"unix:{self._socket_path}", *tcp)[:ADDRESS_COUNT_MAX]
-
-    async def _look_for_addresses(self, port: int) -> None:
-        while self._watch is not None:
-            await asyncio.sleep(ADDRESS_LOOK_S)
-            if self._watch.look():
-                self._note_addresses(port)
+    def _on_addresses(self, gone: frozenset[str]) -> None:
+        """The gateway is told at once; what goes by an address that is gone is dead, although
+        nobody would say so for seconds."""
+        self._joiner.look_again()
+        if self._redialler is not None:
+            self._redialler.address_changed(gone)
+        self._peers.address_changed(gone)
 
     # Leaving.
 
-    async def _leave(self, joiner: Joiner) -> None:
+    async def _leave(self) -> None:
         self._log.report("stopping", accepted=self._executor.queue_length)
         self._router.is_stopping = True
-        await joiner.stop()
+        await self._joiner.stop()
         end_s = self._loop.time() + GRACE_S
         while not self._executor.is_idle and self._loop.time() < end_s:  # noqa: ASYNC110 (callbacks)
             await asyncio.sleep(0.02)
@@ -231,6 +222,7 @@ class Agent:
 
     async def _close(self) -> None:
         self._router.is_stopping = True
+        self._addresses.close()
         if self._redialler is not None:
             await self._redialler.stop("the node stops")
         await asyncio.gather(*self._changes, return_exceptions=True)

@@ -49,6 +49,10 @@ class HttpClient(Protocol):
         """Status, headers, body."""
         ...
 
+    def reset(self) -> None:
+        """Give up a connection that may be dead; requests are made on a new one."""
+        ...
+
     async def close(self) -> None:
         """Close the connection."""
         ...

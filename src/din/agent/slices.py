@@ -3,6 +3,7 @@
     absent --PREPARE--> loading --> loaded --UNLOAD--> draining (served until quiet) --> absent
     loading --failed--> absent, and PREPARE_FAILED says why
     loaded --PREPARE again--> loaded: edges and peers are taken over, PREPARED at once
+    loaded --a peer can be dialled now, or no more--> loaded: PREPARED says which cannot
 
 Repeating any order is harmless: a gateway that came back says everything again.
 """
@@ -46,13 +47,15 @@ class Teller(Protocol):
 class _Held:
     """One slice, loading or loaded."""
 
-    __slots__ = ("loaded", "order", "pool", "task")
+    __slots__ = ("loaded", "order", "pool", "task", "undialable")
 
     def __init__(self, order: Prepare) -> None:
         self.order = order
         self.task: asyncio.Task[None] | None = None
         self.pool: WorkerPool | None = None
         self.loaded: Loaded | None = None
+        self.undialable: tuple[str, ...] = ()
+        """As the gateway was told."""
 
 
 class Slices:
@@ -96,6 +99,14 @@ class Slices:
         held.order = order
         if held.task is None:
             held.task = asyncio.get_running_loop().create_task(self._prepare(key, held))
+
+    def reach_changed(self, node_id: str) -> None:
+        """A peer got a link, or could not be dialled: the plan says which edges are relayed."""
+        is_reached = self._peers.link(node_id) is not None
+        for held in list(self._held.values()):
+            is_told = node_id in held.undialable
+            if held.loaded is not None and node_id in held.order.peers and is_told == is_reached:
+                self.prepare(held.order)
 
     def unload(self, order: Unload) -> None:
         """Drain one slice of a deployment, or all of them, then drop it."""
@@ -191,7 +202,7 @@ class Slices:
         event = SliceLoaded(order.epoch, order.slice, order.edges, order.adapted_edges)
         self._executor.give(event)
         self._executor.watch_workers(key, held.pool.channels, "it closed while it was loaded")
-        undialable = await self._peers.dial_all(order.peers)
+        held.undialable = await self._peers.dial_all(order.peers)
         self._tell(
             Prepared(
                 order.epoch,
@@ -199,7 +210,7 @@ class Slices:
                 loaded.load_ms,
                 loaded.warm_ms,
                 loaded.memory_mib,
-                undialable,
+                held.undialable,
             )
         )
 

@@ -47,6 +47,8 @@ class DispatchFailed(Struct, frozen=True):
     node_id: NodeId
     session: int
     reason: str
+    began_ms: int
+    """When the attempt began, by the receiver's clock."""
 
 
 class SliceFailed(Struct, frozen=True):

@@ -77,6 +77,8 @@ class Record(Struct):
     score: float = 1.0
     counter: int = -1
     links: set[int] = msgspec.field(default_factory=set[int])
+    linked_ms: int = 0
+    """When the newest link was opened."""
     suspicions: int = 0
     suspected_ms: int = 0
     good_beats: int = 0
@@ -103,8 +105,9 @@ class Record(Struct):
         self.seen_ms = now_ms
         self.good_beats = self.good_beats_needed = self.missed_beats = 0
 
-    def open_link(self, link_id: int) -> None:
+    def open_link(self, link_id: int, now_ms: int) -> None:
         """Remember an open link; beyond LINKS_MAX the number is all that matters."""
+        self.linked_ms = now_ms
         if len(self.links) < LINKS_MAX:
             self.links.add(link_id)
 

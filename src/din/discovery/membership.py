@@ -6,7 +6,8 @@ The table of transitions is `member.TRANSITIONS`; this is what stands behind it.
 
 Only `ready` is routable, so suspicion is cheap and quick, while `lost`, which moves slices away
 for good, waits. Suspicion from one side (a closed link) is not cleared by the other (a beat): a
-node whose beats arrive but which cannot be reached stays suspect.
+node whose beats arrive but which cannot be reached stays suspect. What was dispatched before the
+newest link was opened says nothing of it: the news of its failure often come later.
 
 Sessions. A node id lives on its disk, a session counts its starts. A newer session evicts the
 older at once, so a restart leaves no ghost. Whatever an older session still says is ignored; it
@@ -244,7 +245,7 @@ class Membership:
             reason = "the session is not registered here, or was replaced"
             self._out.append(EvictSession(event.node_id, event.session, reason))
             return
-        member.open_link(event.link_id)
+        member.open_link(event.link_id, self._now_ms)
         member.seen_ms = self._now_ms
         if member.move("link_opened"):
             self._publish(member, "registered and its link is open")
@@ -261,7 +262,8 @@ class Membership:
                 self._lower_score(member)
 
     def _dispatch_failed(self, event: DispatchFailed) -> None:
-        if member := self._current(event.node_id, event.session):
+        member = self._current(event.node_id, event.session)
+        if member is not None and event.began_ms >= member.linked_ms:
             self._suspect(member, "dispatch", f"dispatch failed: {event.reason}", good_beats=1)
             self._lower_score(member)
 

@@ -130,11 +130,12 @@ class Fleet:
             return f"session {session} of node {node_id!r:.40} is not the registered one"
         return ""
 
-    def dispatch_failed(self, node_id: NodeId, reason: str) -> None:
-        """A node did not take or not answer a frame."""
+    def dispatch_failed(self, node_id: NodeId, reason: str, began_ms: float) -> None:
+        """A node did not take or not answer a frame of an attempt that began then."""
         member = self._membership.member(node_id)
         if member is not None:
-            self._handle(DispatchFailed(node_id, member.profile.session, reason))
+            session = member.profile.session
+            self._handle(DispatchFailed(node_id, session, reason, int(began_ms)))
 
     def slice_failed(self, node_id: NodeId) -> None:
         """A node answered with a failure."""

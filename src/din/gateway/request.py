@@ -317,7 +317,7 @@ class Request:
                 replica.observe_failure(self._tools.clock())
         for node_id in ended.blamed:
             if ended.is_node_suspect:
-                self._tools.suspect(NodeId(node_id), ended.error.message)
+                self._tools.suspect(NodeId(node_id), ended.error.message, self._attempt_started_ms)
             elif not ended.is_busy:
                 self._tools.slice_failed(NodeId(node_id))
         self._failures += not ended.is_busy

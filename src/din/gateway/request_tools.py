@@ -47,7 +47,7 @@ class RequestTools:
     name_of: Callable[[str], str]
     health_of: Callable[[NodeId], float | None]
     """Health score of a routable node; None when it must not be used now."""
-    suspect: Callable[[NodeId, str], None]
-    """Tell membership that a node did not answer."""
+    suspect: Callable[[NodeId, str, float], None]
+    """Tell membership that a node did not answer, and when the attempt began (as `clock`)."""
     slice_failed: Callable[[NodeId], None]
     """Tell membership that a node answered with a failure."""

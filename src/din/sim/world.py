@@ -199,7 +199,8 @@ class World:
         if self._is_heard(self.nodes[node_id], session):
             self.control.loaded(deployment, index, node_id)
         elif self.control.is_ready(node_id) and self.control.session_of(node_id) == session:
-            self.tell(DispatchFailed(node_id, session, "PREPARE was not answered"))
+            now_ms = self.timers.now_ms
+            self.tell(DispatchFailed(node_id, session, "PREPARE was not answered", now_ms))
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -228,7 +229,7 @@ class World:
         self.counts.answered += 1
 
     def _blame(self, node_id: NodeId, session: int) -> None:
-        self.tell(DispatchFailed(node_id, session, "no answer"))
+        self.tell(DispatchFailed(node_id, session, "no answer", self.timers.now_ms))
 
     def _try_again(
         self, deployment: SimDeployment, deadline_ms: int, attempts: int, failed: frozenset[NodeId]

@@ -1,7 +1,12 @@
-"""Own addresses that other machines can dial: no bridges of containers, no dead interfaces."""
+"""Own addresses that other machines can dial: no bridges of containers, no dead interfaces.
+
+The kernel tells of changes within milliseconds (`open_address_news`). Its word is only a hint to
+look again: it is lost when too much happens at once, and refused in some sandboxes.
+"""
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -18,6 +23,12 @@ DENIED_INTERFACES: Final = (
 )  # fmt: skip
 """Patterns of interfaces whose addresses other machines cannot dial, or not for long."""
 ADDRESSES_MAX: Final = 8
+NEWS_GROUPS: Final = 0x1 | 0x10 | 0x100
+"""RTMGRP_LINK, RTMGRP_IPV4_IFADDR and RTMGRP_IPV6_IFADDR of rtnetlink(7)."""
+NEWS_BYTES: Final = 64
+"""Nobody reads what is said; the kernel cuts the rest of each message off."""
+NEWS_READ_MAX: Final = 256
+"""Messages taken in one turn; more make the socket readable again."""
 
 
 class Interface(Struct, frozen=True, order=True):
@@ -88,6 +99,8 @@ class AddressWatch:
         self._source = source
         self.failures = 0
         self.current: tuple[Interface, ...] = ()
+        self.here: frozenset[str] = frozenset()
+        """Every address of this machine, also those that others cannot dial."""
         self.look()
 
     def look(self) -> bool:
@@ -97,8 +110,35 @@ class AddressWatch:
         except OSError:
             self.failures += 1
             return False
+        self.here = frozenset(text for each in interfaces.values() for text in each.addresses)
         before, self.current = self.current, reachable(interfaces, self._allow, self._deny)
         return before != self.current
+
+
+def open_address_news() -> socket.socket:
+    """A socket that becomes readable when an interface or an address changes. Raises OSError where
+    the kernel or a sandbox refuses it."""
+    news = socket.socket(
+        socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
+    )
+    try:
+        news.bind((0, NEWS_GROUPS))
+    except OSError:
+        news.close()
+        raise
+    return news
+
+
+def read_news(news: socket.socket) -> None:
+    """Empty the socket. Raises OSError when it is of no more use."""
+    for _ in range(NEWS_READ_MAX):
+        try:
+            news.recv(NEWS_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:  # some was lost: that is news as well
+                raise
 
 
 def bound_addresses(host: str, interfaces: Sequence[Interface]) -> tuple[str, ...]:

@@ -126,6 +126,9 @@ class _Connection:
     def close(self) -> None:
         self._writer.close()
 
+    def abort(self) -> None:
+        self._writer.transport.abort()
+
     async def wait_closed(self) -> None:
         self._writer.close()
         try:
@@ -162,6 +165,12 @@ class HttpClient:
                 return await self._guarded(method, path, body, headers or {})
         except FAILURES as error:
             raise _told(self._base_url + path, error, began_at, timeout_ms) from error
+
+    def reset(self) -> None:
+        """Give up a connection that may be dead without anybody saying so. A request under way on
+        it is made once more, on a new one, when it was kept and nothing of an answer was seen."""
+        if self._connection is not None:
+            self._connection.abort()
 
     async def close(self) -> None:
         """Close the connection; a later request opens a new one."""

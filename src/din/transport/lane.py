@@ -10,15 +10,15 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from din.errors import DinError
 from din.transport.limits import LinkLimits
 from din.transport.outbox import CHUNK_BYTES_MAX, VIEWS_MAX, OnSent, Outbox
 from din.transport.reader import FrameReader
-from din.transport.sockets import SocketLike, reason_of, receive, send
+from din.transport.sockets import SocketLike, host_of, reason_of, receive, send
 from din.wire.frame import Unknown
 from din.wire.messages import AnyMessage
 
@@ -81,12 +81,12 @@ class Lane:
     @property
     def local_host(self) -> str:
         """Our own address on this socket; empty on a Unix socket or when it is gone."""
-        if self._is_local or self.is_closed:
-            return ""
-        try:
-            return str(self._socket.getsockname()[0])
-        except OSError:
-            return ""
+        return self._host(self._socket.getsockname)
+
+    @property
+    def peer_host(self) -> str:
+        """The peer's address on this socket, likewise."""
+        return self._host(self._socket.getpeername)
 
     @property
     def queued_bytes(self) -> int:
@@ -194,6 +194,14 @@ class Lane:
             self._owner.lane_message(self, message, body, fds)
 
     # Inside.
+
+    def _host(self, name: Callable[[], Any]) -> str:
+        if self._is_local or self.is_closed:
+            return ""
+        try:
+            return host_of(name())
+        except OSError:
+            return ""
 
     def _on_readable(self) -> None:
         if self._is_finishing:

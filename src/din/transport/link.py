@@ -110,6 +110,11 @@ class Link:
         return self._urgent.local_host
 
     @property
+    def peer_host(self) -> str:
+        """Under which of its addresses we have the peer; empty on a Unix socket."""
+        return self._urgent.peer_host
+
+    @property
     def queued_bytes(self) -> int:
         """Accepted by `send` but not yet taken by the kernel, in both lanes."""
         return self._urgent.queued_bytes + self._bulk.queued_bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from random import Random
 from typing import Final
 
@@ -64,6 +64,15 @@ class Redialler:
         """Use these from the next dial on; while there is no link, that is now."""
         if tuple(addresses) != self._addresses or self.link is None:
             self._addresses = tuple(addresses)
+            self._hurry.set()
+
+    def address_changed(self, gone: Container[str]) -> None:
+        """Our own addresses changed: a link by one that is gone is dead, and a dial that failed may
+        succeed now."""
+        link = self.link
+        if link is not None and link.local_host in gone:
+            link.close(f"{link.local_host} is no address of this machine any more")
+        if link is None or not link.is_open:
             self._hurry.set()
 
     async def stop(self, reason: str = "stopping") -> None:

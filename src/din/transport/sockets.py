@@ -60,6 +60,10 @@ class SocketLike(Protocol):
         """Our own address; for TCP its first part is the host. Raises OSError."""
         ...
 
+    def getpeername(self) -> Any:
+        """The peer's address, likewise."""
+        ...
+
     def close(self) -> None:
         """End both."""
         ...
@@ -84,6 +88,11 @@ def parse_address(text: str) -> Address:
     if kind == "tcp" and host and port.isdecimal() and 0 < int(port) < 65536:
         return Address(text, host=host.removeprefix("[").removesuffix("]"), port=int(port))
     raise UsageError(f"{text!r} is no address of a link", hint="write unix:/path or tcp:host:port")
+
+
+def host_of(name: Any) -> str:
+    """The host of a TCP socket's name, as addresses are written: no scope, IPv4 as IPv4."""
+    return str(name[0]).partition("%")[0].removeprefix("::ffff:")
 
 
 def check_path(path: str) -> None:
