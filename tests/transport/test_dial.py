@@ -211,15 +211,16 @@ def test_a_dial_that_failed_is_tried_at_once_after_a_change_of_addresses(tmp_pat
 
     async def main() -> None:
         async with serving("tcp", tmp_path) as pair:
+            port = free_port()
             redialler = Redialler(
-                [pair.address], own_id="node-a", session=3, handler=pair.here, target_id="other",
+                [f"tcp:127.0.0.1:{port}"], own_id="node-a", session=3, handler=pair.here,
                 random=Random(1), backoff=Backoff(base_ms=60_000, cap_ms=60_000), report=reports,
             )  # fmt: skip
             redialler.start()
-            await until(lambda: len(pair.reports) == 2)
             await until(lambda: reports)
+            pair.server.listen_tcp("127.0.0.1", port)
             redialler.address_changed(())
-            await until(lambda: len(pair.reports) == 4)
+            await until(lambda: redialler.link is not None)
             await redialler.stop()
 
     asyncio.run(main())
