@@ -79,6 +79,7 @@ class Fleet:
         self._scores: dict[NodeId, float] = {}
         self._warnings: dict[NodeId, str] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._armed_ms: int | None = None
         self._is_closed = False
         self.heartbeats = 0
 
@@ -330,10 +331,9 @@ class Fleet:
     def _record(self, node_id: NodeId, health: NodeHealth, score: float) -> None:
         if node_id in self._scores:
             self._scores[node_id] = score
-        member = self._membership.member(node_id)
-        if member is not None and node_id in self._table:
-            capped = self._capped(health, node_id, member.profile.memory_mib)
-            self._table.sample(node_id, capped, score)
+        if node_id in self._table:
+            total_mib = self._table.memory_mib_of(node_id)
+            self._table.sample(node_id, self._capped(health, node_id, total_mib), score)
 
     def _fleet_node(self, member: Member) -> FleetNode:
         node_id = member.profile.node_id
@@ -349,8 +349,10 @@ class Fleet:
     def _capped(self, health: NodeHealth, node_id: NodeId, memory_mib: int) -> NodeHealth:
         if health.memory_mib_free is None:
             return health
-        unloaded = health.memory_mib_free + self._told().loaded_mib(node_id)
-        return replace(health, memory_mib_free=min(unloaded, memory_mib))
+        unloaded = min(health.memory_mib_free + self._told().loaded_mib(node_id), memory_mib)
+        if unloaded == health.memory_mib_free:
+            return health
+        return replace(health, memory_mib_free=unloaded)
 
     # Time.
 
@@ -358,12 +360,20 @@ class Fleet:
         return int(self._clock())
 
     def _arm(self) -> None:
+        wakeup_ms = self._membership.next_wakeup_ms()
+        if wakeup_ms == self._armed_ms and self._timer is not None:
+            return  # beats come by the thousand and move no timer
         if self._timer is not None:
             self._timer.cancel()
-        wakeup_ms = self._membership.next_wakeup_ms()
+            self._timer = None
+        self._armed_ms = wakeup_ms
         if wakeup_ms is not None and not self._is_closed:
             delay_s = max(wakeup_ms - self._clock(), 0.0) / 1000 + 0.001
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._handle, Woke())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._handle(Woke())
 
     def close(self) -> None:
         """Stop the timer for good."""

@@ -94,6 +94,10 @@ class FleetTable:
         """Whether a row number kept from earlier still means the same node."""
         return row < self.size and int(self.generation[row]) == generation
 
+    def memory_mib_of(self, node_id: NodeId) -> int:
+        """Memory that the node offers. Raises NotFound."""
+        return self._stored(self.row(node_id)).profile.memory_mib
+
     def node_id(self, row: int) -> NodeId:
         """The id of the node in a row that is in use."""
         return self._stored(row).profile.node_id

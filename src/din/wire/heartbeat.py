@@ -15,7 +15,6 @@ and are read as far as known. There is no time in it: only the receiver's clock 
 
 from __future__ import annotations
 
-import math
 import struct
 from typing import Final, Literal
 
@@ -28,6 +27,9 @@ from din.wire.tlv import Buffer
 FORMAT: Final = 1
 BEAT: Final = struct.Struct(">BBHQIIIHIHIhH")
 BEAT_BYTES_MAX: Final = 64
+COUNTERS: Final = struct.Struct(">II")
+COUNTERS_AT: Final = 12
+"""Session and counter inside a beat."""
 ANSWER: Final = struct.Struct(">BB")
 CONTENT_TYPE: Final = "application/octet-stream"
 
@@ -44,6 +46,7 @@ U32_MAX: Final = 2**32 - 1
 
 HeartbeatAnswer = Literal["ok", "register again", "draining"]
 _ANSWERS: Final[tuple[HeartbeatAnswer, ...]] = ("ok", "register again", "draining")
+_ENCODED_ANSWERS: Final = {each: ANSWER.pack(FORMAT, at) for at, each in enumerate(_ANSWERS)}
 
 
 class Heartbeat(Struct, frozen=True, kw_only=True):
@@ -106,21 +109,16 @@ def decode_heartbeat(body: Buffer) -> Heartbeat:
     ) = BEAT.unpack_from(body)  # fmt: skip
     if beat_format != FORMAT:
         raise UsageError(f"heartbeat has format {beat_format}, this gateway reads {FORMAT}")
-    values: dict[str, int | None] = {
-        "cpu": cpu, "memory": memory, "accelerator": accelerator,
-        "accelerator_memory": accelerator_memory, "temperature": temperature, "power": power,
-    }  # fmt: skip
-    for name, bit in MEASURED.items():
-        if not measured & bit:
-            values[name] = None
     health = NodeHealth(
-        cpu_percent=_tenths(values["cpu"], MEASURED["cpu"], 0.0, 100.0),
-        memory_mib_free=values["memory"],
-        accelerator_percent=_tenths(values["accelerator"], MEASURED["accelerator"], 0.0, 100.0),
-        accelerator_memory_mib_free=values["accelerator_memory"],
+        cpu_percent=_tenths(measured, "cpu", cpu, 0.0, 100.0),
+        memory_mib_free=memory if measured & MEASURED["memory"] else None,
+        accelerator_percent=_tenths(measured, "accelerator", accelerator, 0.0, 100.0),
+        accelerator_memory_mib_free=(
+            accelerator_memory if measured & MEASURED["accelerator_memory"] else None
+        ),
         utilization_source=_source_name(source),
-        temperature_c=_tenths(values["temperature"], MEASURED["temperature"], *TEMPERATURE_C_RANGE),
-        power_w=_tenths(values["power"], MEASURED["power"], 0.0, POWER_W_MAX),
+        temperature_c=_tenths(measured, "temperature", temperature, *TEMPERATURE_C_RANGE),
+        power_w=_tenths(measured, "power", power, 0.0, POWER_W_MAX),
         queue_length=queue_length,
     )
     node_id = NodeId(f"{node:016x}")
@@ -129,7 +127,7 @@ def decode_heartbeat(body: Buffer) -> Heartbeat:
 
 def encode_heartbeat_answer(answer: HeartbeatAnswer) -> bytes:
     """Two bytes: format and answer."""
-    return ANSWER.pack(FORMAT, _ANSWERS.index(answer))
+    return _ENCODED_ANSWERS[answer]
 
 
 def decode_heartbeat_answer(body: Buffer) -> HeartbeatAnswer:
@@ -143,14 +141,15 @@ def decode_heartbeat_answer(body: Buffer) -> HeartbeatAnswer:
 
 
 def _in_range(bit: int, value: float, low: float, high: float) -> float:
-    name = next(name for name, each in MEASURED.items() if each == bit)
-    if not math.isfinite(value) or not low <= value <= high:
+    if not low <= value <= high:  # refuses NaN and infinity too
+        name = next(name for name, each in MEASURED.items() if each == bit)
         raise UsageError(f"heartbeat: {name} {value} is outside {low:g}..{high:g}")
     return value
 
 
-def _tenths(value: int | None, bit: int, low: float, high: float) -> float | None:
-    return None if value is None else _in_range(bit, value / 10, low, high)
+def _tenths(measured: int, name: str, value: int, low: float, high: float) -> float | None:
+    bit = MEASURED[name]
+    return _in_range(bit, value / 10, low, high) if measured & bit else None
 
 
 def _u32(field: str, value: int) -> int:

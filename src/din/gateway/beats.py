@@ -1,0 +1,77 @@
+"""Heartbeats by datagram: whom the gateway believes, and what it answers.
+
+Strangers get no answer, whatever they send, so that the port tells nothing and amplifies nothing.
+A gateway that has restarted knows no key: the node hears nothing, beats by HTTP, and is told there
+to register again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+from din.discovery.membership import MEMBERS_MAX
+from din.domain.node import NodeId
+from din.errors import DinError, UsageError
+from din.wire.beat_datagram import KEY_BYTES, BeatKey, split_beat
+from din.wire.heartbeat import COUNTERS, COUNTERS_AT
+
+REFUSALS: Final = ("malformed", "stranger", "wrong code", "replayed")
+
+
+class _Key(Struct):
+    key: BeatKey
+    session: int
+    counter: int = -1
+
+
+class BeatKeys:
+    """Keys of the nodes that registered over TLS, and the last counter of each."""
+
+    def __init__(
+        self, take: Callable[[bytes], bytes], random_bytes: Callable[[int], bytes]
+    ) -> None:
+        """`take` is the fleet's: an encoded beat in, the encoded answer out."""
+        self._take = take
+        self._random_bytes = random_bytes
+        self._keys: dict[bytes, _Key] = {}
+        self.refused: dict[str, int] = dict.fromkeys(REFUSALS, 0)
+        """Datagrams that were not believed, by reason."""
+
+    def give(self, node_id: NodeId, session: int) -> bytes:
+        """A fresh key for this registration; an older one counts no more."""
+        if len(self._keys) >= MEMBERS_MAX:
+            self._keys.pop(next(iter(self._keys)))
+        key = self._random_bytes(KEY_BYTES)
+        self._keys[bytes.fromhex(node_id)] = _Key(BeatKey(key), session)
+        return key
+
+    def forget(self, node_id: NodeId) -> None:
+        """The node is gone or was revoked: its beats count no more."""
+        self._keys.pop(bytes.fromhex(node_id), None)
+
+    def receive(self, datagram: bytes) -> bytes | None:
+        """The answer to send back, or None for those who get none. Never raises."""
+        try:
+            node, beat = split_beat(datagram)
+        except UsageError:
+            return self._refuse("malformed")
+        known = self._keys.get(node)
+        if known is None:
+            return self._refuse("stranger")
+        if not known.key.is_sealed(datagram, beat):
+            return self._refuse("wrong code")
+        session, counter = COUNTERS.unpack_from(beat, COUNTERS_AT)
+        if counter <= known.counter or session != known.session:
+            return self._refuse("replayed")
+        try:
+            answer = self._take(beat)
+        except DinError:
+            return self._refuse("malformed")
+        known.counter = counter
+        return known.key.seal_answer(answer, beat)
+
+    def _refuse(self, reason: str) -> None:
+        self.refused[reason] += 1

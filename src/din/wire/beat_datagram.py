@@ -1,0 +1,117 @@
+"""Heartbeats as datagrams: what HTTP carries, with a code that only the two sides can make.
+
+    node    -> beat (40..64 bytes, `wire.heartbeat`) | code (16 bytes)
+    gateway -> answer (2 bytes) | counter of the beat (u32) | code (16 bytes)
+
+The key is given to the node in its admission, which came over TLS, and holds for that registration.
+The code is HMAC-SHA256 cut to 16 bytes (RFC 2104, section 5), over a word for the direction and
+the bytes before it, so that no answer can be sent back as a beat. The counter is in the beat: one
+that is not higher than the last is a replay, which the receiver refuses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Final, Protocol, Self
+
+from din.errors import Denied, UsageError
+from din.wire.heartbeat import (
+    ANSWER,
+    BEAT,
+    BEAT_BYTES_MAX,
+    HeartbeatAnswer,
+    decode_heartbeat_answer,
+)
+
+KEY_BYTES: Final = 32
+CODE_BYTES: Final = 16
+DATAGRAM_BYTES_MAX: Final = BEAT_BYTES_MAX + CODE_BYTES
+_TO_GATEWAY: Final = b"din beat 1"
+_TO_NODE: Final = b"din answer 1"
+_COUNTER_BYTES: Final = 4
+_ANSWER_BYTES: Final = ANSWER.size + _COUNTER_BYTES + CODE_BYTES
+_COUNTER_AT: Final = slice(16, 20)
+_NODE_AT: Final = slice(4, 12)
+_BLOCK_BYTES: Final = 64
+"""Of SHA256; HMAC pads its key to that."""
+
+
+class _Hash(Protocol):
+    """A SHA256 under way."""
+
+    def copy(self) -> Self:
+        """The same state, to go on from."""
+        ...
+
+    def update(self, data: bytes, /) -> None:
+        """Take more in."""
+        ...
+
+    def digest(self) -> bytes:
+        """32 bytes."""
+        ...
+
+
+_Prepared = tuple[_Hash, _Hash]
+
+
+class BeatKey:
+    """One key with both directions' codes prepared: a beat costs two rounds of SHA256."""
+
+    __slots__ = ("_to_gateway", "_to_node")
+
+    def __init__(self, key: bytes) -> None:
+        self._to_gateway = _prepared(key, _TO_GATEWAY)
+        self._to_node = _prepared(key, _TO_NODE)
+
+    def seal_beat(self, beat: bytes) -> bytes:
+        """An encoded heartbeat as a datagram."""
+        return beat + _code(self._to_gateway, beat)
+
+    def is_sealed(self, datagram: bytes, beat: bytes) -> bool:
+        """Whether the code under the beat was made with this key, in the same time either way."""
+        return hmac.compare_digest(_code(self._to_gateway, beat), datagram[-CODE_BYTES:])
+
+    def seal_answer(self, answer: bytes, beat: bytes) -> bytes:
+        """An encoded answer to this very beat, as a datagram."""
+        body = answer + beat[_COUNTER_AT]
+        return body + _code(self._to_node, body)
+
+    def open_answer(self, datagram: bytes, beat: bytes) -> HeartbeatAnswer:
+        """What the gateway says to this beat. Raises Denied for another's or an older answer,
+        UsageError for anything that is none."""
+        if len(datagram) != _ANSWER_BYTES:
+            raise UsageError(f"an answer of {len(datagram)} bytes instead of {_ANSWER_BYTES}")
+        body, code = datagram[:-CODE_BYTES], datagram[-CODE_BYTES:]
+        if not hmac.compare_digest(_code(self._to_node, body), code):
+            raise Denied("an answer to a heartbeat with a wrong code")
+        if body[ANSWER.size :] != beat[_COUNTER_AT]:
+            raise Denied("an answer to another heartbeat")
+        return decode_heartbeat_answer(body[: ANSWER.size])
+
+
+def split_beat(datagram: bytes) -> tuple[bytes, bytes]:
+    """Whom it claims to be (8 bytes of node id) and the encoded heartbeat, nothing of it believed.
+
+    Raises UsageError when it cannot be a beat."""
+    if not BEAT.size + CODE_BYTES <= len(datagram) <= DATAGRAM_BYTES_MAX:
+        raise UsageError(
+            f"a datagram of {len(datagram)} bytes, not {BEAT.size + CODE_BYTES}"
+            f"..{DATAGRAM_BYTES_MAX}"
+        )
+    return datagram[_NODE_AT], datagram[:-CODE_BYTES]
+
+
+def _prepared(key: bytes, direction: bytes) -> _Prepared:
+    """HMAC's inner and outer hash with the key (and the direction) already taken in."""
+    block = key.ljust(_BLOCK_BYTES, b"\0")
+    inner = hashlib.sha256(bytes(each ^ 0x36 for each in block) + direction)
+    return inner, hashlib.sha256(bytes(each ^ 0x5C for each in block))
+
+
+def _code(prepared: _Prepared, body: bytes) -> bytes:
+    inner, outer = prepared[0].copy(), prepared[1].copy()
+    inner.update(body)
+    outer.update(inner.digest())
+    return outer.digest()[:CODE_BYTES]
