@@ -185,31 +185,31 @@ class Executor:
     # Instructions.
 
     def _perform(self, instructions: Iterable[Instruction]) -> None:
-        self._orders.extend(instructions)
+        orders = self._orders
+        orders.extend(instructions)
         if self._is_performing:
             return
-        if self._orders:
-            self._is_performing = True
-            try:
-                while self._orders:
-                    self._do(self._orders.popleft())
-            finally:
-                self._is_performing = False
+        self._is_performing = True
+        try:
+            while orders:
+                self._do(orders.popleft())
+        finally:
+            self._is_performing = False
         self._set_timer()
 
     def _do(self, order: Instruction) -> None:
         match order:
-            case Submit():
-                self._submit(order)
             case FreeSlots():
                 for slot in order.slots:
                     self._slots.pop(slot).free()
-            case Forward():
-                self._forward(order)
+            case Submit():
+                self._submit(order)
             case Return():
                 body = self._views(order.task, order.result.tensors)
                 sent = partial(self._delivered, order.task, order.origin)
                 self._post.answer(order.origin, order.result, body, sent)
+            case Forward():
+                self._forward(order)
             case ReleaseOutputs():
                 outputs = self._outputs.pop(order.task, None)
                 if outputs is not None:

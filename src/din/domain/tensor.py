@@ -70,7 +70,7 @@ def offsets_of(tensors: tuple[TensorMeta, ...]) -> tuple[tuple[int, ...], int]:
     end = 0
     for tensor in tensors:
         offsets.append(end)
-        end += aligned(tensor.nbytes)
+        end -= -tensor.nbytes // TENSOR_ALIGNMENT_BYTES * TENSOR_ALIGNMENT_BYTES
     return tuple(offsets), end
 
 
@@ -108,7 +108,7 @@ def check_tensor(spec: TensorSpec, meta: TensorMeta, symbols: dict[str, int]) ->
 
 
 def _check_shape(spec: TensorSpec, meta: TensorMeta, symbols: dict[str, int]) -> None:
-    if spec.shape is None:
+    if spec.shape is None or spec.shape == meta.shape:
         return
     fits = len(spec.shape) == len(meta.shape) and all(size >= 0 for size in meta.shape)
     if fits:

@@ -141,19 +141,17 @@ class Execution:
         if task is None or task.state != "gathering" or task.worker != event.worker:
             self._books.orders.append(FreeSlots((event.slot,)))
             return
-        offsets, _ = offsets_of(run.tensors)
-        fresh = [
-            Input(event.slot, meta, offset)
-            for meta, offset in zip(run.tensors, offsets, strict=True)
-            if (run.producer, meta.name) in task.missing
-        ]
         task.take_timings(run.timings)
-        if run.tensors and not fresh:
+        known = len(task.inputs)
+        for meta, offset in zip(run.tensors, offsets_of(run.tensors)[0], strict=True):
+            pair = (run.producer, meta.name)
+            if pair in task.missing:
+                task.missing.remove(pair)
+                task.inputs.append(Input(event.slot, meta, offset))
+        if run.tensors and len(task.inputs) == known:
             self._books.orders.append(FreeSlots((event.slot,)))
             return
         task.slots.append(event.slot)
-        task.inputs += fresh
-        task.missing.difference_update((run.producer, each.meta.name) for each in fresh)
         if not task.missing:
             task.step("gathered")
             task.complete_ms = now_ms

@@ -86,6 +86,8 @@ class Task:
 
     def take_timings(self, timings: tuple[SliceTiming, ...]) -> None:
         """Keep what upstream slices measured, each slice once."""
+        if not timings:
+            return
         for timing in timings[:TIMINGS_MAX]:
             if 0 <= timing.slice_index < len(self.route.nodes):
                 self.timings[timing.slice_index] = timing

@@ -84,8 +84,10 @@ class FrameReader:
 
     def parse(self) -> None:
         """Go on with what is buffered. Raises DinError when it is not DIN frames."""
-        while not self.is_paused and not self.is_stopped and self._step():
-            pass
+        while not (self.is_paused or self.is_stopped):
+            is_more = self._take_head() if self._message is None else self._take_body()
+            if not is_more:
+                break
         self._make_room()
 
     def stop(self) -> tuple[AnyMessage, memoryview] | None:
@@ -99,24 +101,29 @@ class FrameReader:
 
     # Inside.
 
-    def _step(self) -> bool:
-        if self._message is not None:
-            return self._step_body()
-        fixed = self._fixed
+    def _take_head(self) -> bool:
+        """Fixed header and message; False = more bytes are needed."""
+        start, fixed = self._start, self._fixed
         if fixed is None:
-            if self._end - self._start < FIXED_BYTES:
+            if self._end - start < FIXED_BYTES:
                 self._refuse_early()
                 return False
             limits = self._limits
             fixed = self._fixed = decode_fixed(
-                self._buffer[self._start : self._start + FIXED_BYTES],
+                self._buffer[start : start + FIXED_BYTES],
                 header_bytes_max=limits.header_bytes_max,
                 body_bytes_max=limits.body_bytes_max,
             )
-            self._start += FIXED_BYTES
-        if self._end - self._start < fixed.header_len:
+            start = self._start = start + FIXED_BYTES
+        if self._end - start < fixed.header_len:
             return False
-        self._step_header(fixed)
+        self._start = start + fixed.header_len
+        message = self._message = decode_message(self._buffer[start : self._start])
+        self._left = fixed.body_len
+        if fixed.body_len == 0:
+            self._finish()
+        elif not isinstance(message, Unknown):
+            self._body = self._sink.place(message, fixed.body_len)
         return True
 
     def _refuse_early(self) -> None:
@@ -125,24 +132,16 @@ class FrameReader:
         if have >= 2 and bytes(self._buffer[self._start : self._start + 2]) != b"DN":
             decode_fixed(bytes(self._buffer[self._start : self._end]).ljust(FIXED_BYTES, b"\0"))
 
-    def _step_header(self, fixed: Fixed) -> None:
-        message = decode_message(self._buffer[self._start : self._start + fixed.header_len])
-        self._start += fixed.header_len
-        self._message = message
-        self._left = fixed.body_len
-        if fixed.body_len == 0:
-            self._finish()
-        elif not isinstance(message, Unknown):
-            self._body = self._sink.place(message, fixed.body_len)
-
-    def _step_body(self) -> bool:
-        have = min(self._left, self._end - self._start)
+    def _take_body(self) -> bool:
+        """What is buffered of a body; False = more bytes are needed."""
+        start, body = self._start, self._body
+        have = min(self._left, self._end - start)
         if have == 0:
             return False
-        if self._body is not None:
-            start = len(self._body) - self._left
-            self._body[start : start + have] = self._buffer[self._start : self._start + have]
-        self._start += have
+        if body is not None:
+            done = len(body) - self._left
+            body[done : done + have] = self._buffer[start : start + have]
+        self._start = start + have
         self._left -= have
         if self._left == 0:
             self._finish()
@@ -157,8 +156,10 @@ class FrameReader:
     def _make_room(self) -> None:
         if self._start == self._end:
             self._start = self._end = 0
-            if len(self._buffer) > BUFFER_BYTES and self._fixed is None:
-                self._buffer = memoryview(bytearray(BUFFER_BYTES))
+            if self._fixed is None:
+                if len(self._buffer) > BUFFER_BYTES:
+                    self._buffer = memoryview(bytearray(BUFFER_BYTES))
+                return
         need = FIXED_BYTES if self._fixed is None else self._fixed.header_len
         if self._message is not None or self._start + need <= len(self._buffer) > self._end:
             return
