@@ -180,6 +180,7 @@ class FakeControl:
         self.beats: list[bytes] = []
         self.removed: list[str] = []
         self.orders: list[RegisterModel] = []
+        self.drained: list[tuple[str, bool, bool]] = []
         self.deregistered: list[tuple[str, int]] = []
         self.watching = 0
 
@@ -219,7 +220,14 @@ class FakeControl:
             raise NotFound(f"no node {name_or_id!r}", hint="nodes are edge-1")
         return self._node()
 
-    async def drain_node(self, name_or_id: str) -> NodeView:
+    async def drain_node(
+        self, name_or_id: str, *, is_forced: bool = False, is_dry_run: bool = False
+    ) -> NodeView:
+        self.drained.append((name_or_id, is_forced, is_dry_run))
+        return self.inspect_node(name_or_id)
+
+    async def undrain_node(self, name_or_id: str) -> NodeView:
+        self.drained.remove((name_or_id, False, False))
         return self.inspect_node(name_or_id)
 
     def register_node(self, body: bytes, peer_host: str) -> bytes:

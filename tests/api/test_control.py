@@ -47,13 +47,15 @@ def test_answers_carry_their_schema_and_an_id(tmp_path, path, schema):
 
 
 def test_nodes_register_beat_drain_and_leave(tmp_path):
-    (registered, beat, bad, one, drained, left), world = run(
+    (registered, beat, bad, one, drained, forced, back, left), world = run(
         tmp_path,
         ("POST", "/api/v1/nodes", b"\x01tlv", TLV),
         ("POST", "/api/v1/heartbeat", b"beat"),
         ("POST", "/api/v1/heartbeat", b"bad"),
         ("GET", "/api/v1/nodes/edge-1"),
         ("POST", "/api/v1/nodes/edge-1/drain"),
+        ("POST", "/api/v1/nodes/edge-1/drain?force=true&dry_run=true"),
+        ("POST", "/api/v1/nodes/edge-1/undrain"),
         ("DELETE", "/api/v1/nodes/edge-1?session=7"),
     )
     assert registered.body == b"hello 127.0.0.1 \x01tlv"
@@ -61,6 +63,8 @@ def test_nodes_register_beat_drain_and_leave(tmp_path):
     assert (beat.body, world.control.beats) == (b"ok", [b"beat"])
     assert (bad.status, bad.json()["error"]["code"]) == (400, "DIN-100")
     assert one.json()["name"] == drained.json()["name"] == "edge-1"
+    assert back.status == forced.status == 200
+    assert world.control.drained == [("edge-1", True, True)]
     assert left.status == 204
     assert world.control.deregistered == [("edge-1", 7)]
 
@@ -99,6 +103,9 @@ def test_models_are_registered_read_and_removed_under_any_name(tmp_path):
         (("POST", "/api/v1/nodes", b"x"), 400, "application/x-din-tlv"),
         (("POST", "/api/v1/nodes", b"clone", TLV), 409, "taken"),
         (("DELETE", "/api/v1/nodes/edge-1"), 400, "session"),
+        (("POST", "/api/v1/nodes/edge-1/drain?force=1"), 400, "true or false"),
+        (("POST", "/api/v1/nodes/edge-1/drain?forced=true"), 400, "force, dry_run"),
+        (("POST", "/api/v1/nodes/edge-1/undrain?force=true"), 400, "takes none"),
         (("POST", "/api/v1/heartbeat", b"x" * 5000), 413, "4096"),
         (("GET", "/api/v1/artifacts/abc"), 400, "64 lowercase"),
         (("GET", "/api/v1/artifacts/" + "0" * 64), 404, "PUT"),

@@ -9,7 +9,7 @@ import yaml
 
 from din.cli.trace import waterfall
 from din.domain.request import Span
-from din.domain.views import ModelList
+from din.domain.views import ModelList, StuckSlice
 from tests.cli.conftest import Run
 from tests.client.fake_gateway import (
     FakeGateway,
@@ -115,13 +115,45 @@ def test_names_with_odd_characters_reach_the_gateway_encoded(fake: FakeGateway, 
 def test_draining_is_asked_for_by_id(fake: FakeGateway, run: Run) -> None:
     would = run("node", "drain", "edge-gpu-01", "--dry-run")
     assert would.exit_code == 0
-    assert "would drain edge-gpu-01: centerface/backbone" in would.stderr
-    assert all(seen.method == "GET" for seen in fake.seen)
-    assert "on no other node yet: centerface/backbone;" in would.stderr
+    assert "would drain edge-gpu-01: centerface/backbone would move away\n" in would.stderr
+    assert fake.seen[-1].path.endswith("/drain?force=false&dry_run=true")
     told = run("node", "drain", "edge-gpu-01")
     assert told.stdout == "edge-gpu-01\n"
-    assert "edge-gpu-01 is draining: centerface/backbone to move away" in told.stderr
-    assert fake.seen[-1].method == "POST"
+    assert "edge-gpu-01 is draining: centerface/backbone to move away, served" in told.stderr
+    assert fake.seen[-1].path.endswith("/drain?force=false&dry_run=false")
+
+
+def test_a_drain_that_is_held_up_says_which_slice_and_why_and_is_exit_code_3(
+    fake: FakeGateway, run: Run
+) -> None:
+    stuck = StuckSlice(slice="centerface/backbone", reasons=("edge-2: memory is 1 MiB, needs 9",))
+    view = node_view(status="draining", is_draining=True, stuck=(stuck,))
+    fake.routes["POST", f"/api/v1/nodes/{view.node_id}/drain"] = document(view)
+    fake.routes["GET", "/api/v1/nodes"] = document(node_list(view))
+    told = run("node", "drain", view.name)
+    assert told.exit_code == 3
+    assert "no other node can take centerface/backbone:\n  edge-2: memory is 1 MiB" in told.stderr
+    assert f"error: {view.name} keeps and serves centerface/backbone" in told.stderr
+    assert "--force" in told.stderr
+    would = run("node", "drain", view.name, "--dry-run", "--force")
+    assert would.exit_code == 0
+    assert "centerface/backbone would be served nowhere after that" in would.stderr
+    listed = run("node", "list").stderr
+    assert "is draining: holds centerface/backbone; no other node can take centerface/" in listed
+
+
+def test_a_forced_drain_says_that_nothing_is_served(fake: FakeGateway, run: Run) -> None:
+    view = node_view(status="draining", is_draining=True, is_drain_forced=True, slices=())
+    fake.routes["POST", f"/api/v1/nodes/{view.node_id}/drain"] = document(view)
+    told = run("node", "drain", view.name, "--force")
+    assert told.exit_code == 0
+    assert f"{view.name} serves nothing any more" in told.stderr
+
+
+def test_a_drain_is_taken_back(fake: FakeGateway, run: Run) -> None:
+    told = run("node", "undrain", "edge-gpu-01")
+    assert (told.exit_code, told.stdout) == (0, "edge-gpu-01\n")
+    assert fake.seen[-1].path == "/api/v1/nodes/edge-gpu-01/undrain"
 
 
 def test_quiet_leaves_only_data(run: Run) -> None:

@@ -309,4 +309,6 @@ def furnish(fake: FakeGateway) -> None:
         fake.routes["GET", path] = document(view)
     fake.routes["DELETE", "/api/v1/models/centerface"] = document(model_view())
     drained = node_view(status="draining")
-    fake.routes["POST", f"/api/v1/nodes/{NODE_A}/drain"] = document(drained)
+    for name in (NODE_A, "edge-gpu-01"):
+        fake.routes["POST", f"/api/v1/nodes/{name}/drain"] = document(drained)
+        fake.routes["POST", f"/api/v1/nodes/{name}/undrain"] = document(node_view())

@@ -25,6 +25,7 @@ from din.discovery.events import (
     RefuseNode,
     RenameNode,
     SliceFailed,
+    UndrainRequested,
     Woke,
 )
 from din.discovery.member import TRANSITIONS
@@ -288,15 +289,44 @@ def test_a_restarted_node_begins_with_a_clean_sheet(play: Play) -> None:
     assert play.membership.member(NODE_A).health_score == 1.0
 
 
-def test_draining_is_told_with_each_beat_and_ends_with_the_session(play: Play) -> None:
+def test_draining_is_told_with_each_beat_and_outlives_the_session(play: Play) -> None:
     play.join()
     assert changes(play.do(DrainRequested(NODE_A))) == ["draining"]
     assert play.do(DrainRequested(NODE_A)) == ()
     assert play.beat()[-1] == AnswerBeat("draining")
-    play.do(LinkClosed(NODE_A, 1, 1, "reset"))
+    play.join(session=2, link_id=2)
     assert play.status() == "draining"
-    play.join(session=2)
-    assert play.status() == "ready"
+    assert changes(play.do(UndrainRequested(NODE_A))) == ["ready"]
+    assert play.do(UndrainRequested(NODE_A)) == ()
+    assert play.beat(session=2)[-1] == AnswerBeat("ok")
+
+
+def test_a_draining_node_is_watched_like_a_ready_one(play: Play) -> None:
+    """What it still holds is asked for, so it must be suspected, and lost, when it falls silent."""
+    play.join()
+    play.do(DrainRequested(NODE_A))
+    play.do(LinkClosed(NODE_A, 1, 1, "reset"))
+    assert play.status() == "suspect"
+    assert play.beat()[-1] == AnswerBeat("draining")
+    play.do(LinkOpened(NODE_A, 1, 2))
+    assert play.status() == "draining"
+    play.do(DispatchFailed(NODE_A, 1, "not accepted"))
+    assert play.status() == "suspect"
+    play.to(play.now_ms + 20_000)
+    assert play.status() == "lost"
+    play.join(session=2, link_id=3)
+    assert play.status() == "draining"
+
+
+@pytest.mark.parametrize("is_taken_back", [True, False])
+def test_a_node_that_is_not_ready_drains_once_it_is(play: Play, is_taken_back: bool) -> None:
+    play.do(NodeRegistered(profile(NODE_A)))
+    assert play.do(DrainRequested(NODE_A)) == ()
+    assert play.status() == "joining"
+    if is_taken_back:
+        assert play.do(UndrainRequested(NODE_A)) == ()
+    play.do(LinkOpened(NODE_A, 1, 1))
+    assert play.status() == ("ready" if is_taken_back else "draining")
 
 
 def test_a_goodbye_is_orderly_and_at_once(play: Play) -> None:

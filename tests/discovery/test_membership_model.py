@@ -19,6 +19,7 @@ from din.discovery.events import (
     PublishJoined,
     PublishLost,
     PublishUpdated,
+    UndrainRequested,
     Woke,
 )
 from din.discovery.membership import Membership
@@ -97,6 +98,18 @@ class MembershipMachine(RuleBasedStateMachine):
     @rule(node_id=NODES)
     def drain(self, node_id) -> None:
         self.tell(DrainRequested(node_id))
+        self.is_drained(node_id, True)
+
+    @rule(node_id=NODES)
+    def undrain(self, node_id) -> None:
+        self.tell(UndrainRequested(node_id))
+        self.is_drained(node_id, False)
+
+    def is_drained(self, node_id, is_draining: bool) -> None:
+        member = self.membership.member(node_id)
+        if member is not None:
+            assert member.is_draining == is_draining
+            assert member.status != ("ready" if is_draining else "draining")
 
     @rule(node_id=NODES, session=SESSIONS)
     def leave(self, node_id, session) -> None:

@@ -122,10 +122,18 @@ class FleetMachine(RuleBasedStateMachine):
             node.faults[index] = ExecutionFailed("bad luck") if kind == "fail" else None
 
     @precondition(lambda self: self.nodes(is_alive=True))
-    @rule(data=st.data())
-    def drain(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), is_forced=st.booleans())
+    def drain(self, data: st.DataObject, is_forced: bool) -> None:
         node = data.draw(st.sampled_from(self.nodes(is_alive=True)))
-        self.call(self.play.gateway.fleet.drain, node.name) if self.is_known(node) else None
+        if self.is_known(node):
+            self.do(self.play.service.drain_node(node.node_id, is_forced=is_forced))
+
+    @precondition(lambda self: self.nodes(is_alive=True))
+    @rule(data=st.data())
+    def undrain(self, data: st.DataObject) -> None:
+        node = data.draw(st.sampled_from(self.nodes(is_alive=True)))
+        if self.is_known(node):
+            self.do(self.play.service.undrain_node(node.node_id))
 
     def is_known(self, node: FakeNode) -> bool:
         members = {each.profile.node_id for each in self.play.gateway.fleet.members()}
@@ -219,6 +227,9 @@ class FleetMachine(RuleBasedStateMachine):
             ]
             await asyncio.sleep(0.5)
         await asyncio.sleep(30.0)
+        drains = self.play.gateway.drains
+        for holding in self.play.gateway.deployer.holdings():
+            assert not drains.leaving().intersection(holding.nodes()), "there is room elsewhere"
         if not self.crashes:
             for node in self.play.nodes:
                 for epoch, index in node.held:

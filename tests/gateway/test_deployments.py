@@ -467,24 +467,6 @@ def test_a_node_that_says_goodbye_is_replaced_at_once(run):
     run(story)
 
 
-def test_draining_moves_slices_away_and_unloads_them(run):
-    async def story(play: GatewayPlay) -> None:
-        first, second = play.add(), play.add()
-        await play.register(chain_of(1), replicas=1)
-        await play.until_ready()
-        holder, other = (first, second) if first.held else (second, first)
-        view = await play.service.drain_node(holder.name)
-        assert view.status == "draining"
-        await play.until_ready()
-        assert play.holders() == {other.name}
-        assert not holder.held
-        await asyncio.sleep(10)
-        assert not holder.held
-        assert play.service.inspect_node(holder.name).status == "draining"
-
-    run(story)
-
-
 # Removing and replacing.
 
 

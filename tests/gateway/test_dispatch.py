@@ -535,12 +535,63 @@ def test_the_deadline_is_a_504():
 
 def test_a_failure_before_the_deadline_with_nobody_left_is_a_504_with_the_cause():
     async def story(play: Play) -> None:
+        play.ready(NODE_A, NODE_B)
+        play.nodes[NODE_A] = play.nodes[NODE_B] = is_silent
+        task = play.ask(timeout_ms=20_000)
+        await settle()
+        play.serving.drop(0, NODE_B if play.runs == [NODE_B] else NODE_A)
+        play.serving.drop(0, NODE_A if play.runs == [NODE_B] else NODE_B)
+        play.relay.node_down(play.runs[0], "the link broke")
+        error = await error_of(task)
+        assert isinstance(error, DeadlineExceeded)
+        assert "the link broke" in error.message
+        assert "20000 ms" in error.message
+
+    run(story)
+
+
+def test_a_silent_only_replica_gets_one_attempt_and_is_not_suspect():
+    """It may compute for long; a second attempt there would queue behind the first."""
+
+    async def story(play: Play) -> None:
         play.ready(NODE_A)
         play.nodes[NODE_A] = is_silent
         error = await error_of(play.ask(timeout_ms=20_000))
         assert isinstance(error, DeadlineExceeded)
-        assert "never confirmed its inputs" in error.message
-        assert "20000 ms" in error.message
+        assert "slice 0 on node node-a never confirmed its inputs" in error.message
+        assert play.runs == [NODE_A]
+        assert not play.suspected
+
+    run(story)
+
+
+def test_no_second_attempt_goes_to_a_replica_that_may_still_run_the_first():
+    """Both are silent: the second is waited for, since the first may still be at it."""
+
+    async def story(play: Play) -> None:
+        play.keeps_suspects = True
+        play.ready(NODE_A, NODE_B)
+        play.nodes[NODE_A] = play.nodes[NODE_B] = is_silent
+        error = await error_of(play.ask(timeout_ms=60_000))
+        assert isinstance(error, DeadlineExceeded)
+        assert sorted(play.runs) == [NODE_A, NODE_B]
+
+    run(story)
+
+
+def test_a_slow_only_replica_answers_after_many_times_its_mean():
+    async def story(play: Play) -> None:
+        play.ready(NODE_A)
+        await play.ask()
+        play.nodes[NODE_A] = is_silent
+        task = play.ask()
+        await asyncio.sleep(30)
+        play.relay.on_result(
+            Result(2, 1, 0, (OUTPUT,), (timing(0, NODE_A),), 0),
+            play.relay.place_result(Result(2, 1, 0, (OUTPUT,), (), 0), 64),
+        )
+        answer = await task
+        assert len(answer.trace.attempts) == 1
 
     run(story)
 

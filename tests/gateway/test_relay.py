@@ -51,15 +51,25 @@ class Play:
         shape: RouteShape = SKIP_SHAPE,
         route: Route = SKIP_ROUTE,
         remaining_ms: Callable[[], int] = lambda: REMAINING_MS,
+        alone: tuple[int, ...] = (),
     ) -> None:
         self.sender = FakeSender()
         loop = asyncio.get_running_loop()
         self.relay = Relay(loop, GATEWAY_ID, self.sender, lambda each: each[-2:], RESULT_BYTES_MAX)
         self.attempt = Attempt(REQUEST, NUMBER, route, shape, (), 0.0)
         self.remaining_ms = remaining_ms
+        self.alone = set(alone)
+        """Slices that no other node has."""
 
     def start(self, metas=(PHOTO,), chunks=((PHOTO_BYTES,),)) -> asyncio.Task:
-        run = self.relay.run(self.attempt, metas, chunks, self.remaining_ms, SILENCE_MS)
+        run = self.relay.run(
+            self.attempt,
+            metas,
+            chunks,
+            self.remaining_ms,
+            SILENCE_MS,
+            lambda index, _: index not in self.alone,
+        )
         return asyncio.get_running_loop().create_task(run)
 
     def result(self, index: int, *metas: TensorMeta, number: int = NUMBER, timings=()) -> None:
@@ -327,6 +337,23 @@ def test_silence_blames_whoever_holds_the_attempt_up():
     in_virtual_time(story)
 
 
+def test_a_silent_slice_that_nobody_else_has_is_waited_for():
+    """Another try would only queue behind the first one on the same node."""
+
+    async def story() -> None:
+        play = Play(alone=(SLICE_MIDDLE,))
+        task = play.start()
+        await settle()
+        play.relay.on_accepted(Accepted((Progress(REQUEST, NUMBER, SLICE_MIDDLE, "accepted"),)))
+        await asyncio.sleep(SILENCE_MS / 1000 * 2.5)
+        assert not task.done()
+        play.alone.clear()  # another replica became ready
+        found = await failure(task)
+        assert found.blamed == (NODE_B,)
+
+    in_virtual_time(story)
+
+
 def test_tensors_that_are_still_travelling_are_no_silence():
     """16 MiB on a link of 4 MiB a second: no node is suspected after the few seconds that a small
     request may take."""
@@ -352,6 +379,7 @@ def test_silence_until_the_deadline_is_the_deadline():
         play = Play(remaining_ms=lambda: int((end - loop.time()) * 1000))
         found = await failure(play.start())
         assert isinstance(found.error, DeadlineExceeded)
+        assert "slice 0 on node aa never confirmed its inputs" in found.error.message
         assert not found.is_retryable
 
     in_virtual_time(story)

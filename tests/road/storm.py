@@ -193,6 +193,8 @@ class Faults:
         except DinError:
             return  # it is not back yet
         self._leave(name)
+        with self.network.client() as client:
+            client.undrain(name)
 
     def _freeze(self, name: str) -> None:
         gateway = self.network.gateway

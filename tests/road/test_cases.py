@@ -384,6 +384,8 @@ def test_a_node_that_is_stopped_or_drained_under_load_loses_no_request(
         assert network.nodes[victim].wait(15) == 0
         load.wait_more(20)
         network.restart_node(victim)
+        wait_for("it is back", lambda: network.statuses()[victim] == "draining")
+        assert network.din("node", "undrain", victim).returncode == 0
         network.wait_ready(victim)
         network.nodes[other].send_signal(signal.SIGTERM)
         assert network.nodes[other].wait(15) == 0

@@ -83,6 +83,14 @@ def number_of(text: str | None, name: str, least: int, most: int, default: int) 
     raise UsageError(f"{name} is {text!r:.40}", hint=f"{name} is a whole number, {least}..{most}")
 
 
+def flag_of(request: Request, name: str) -> bool:
+    """`true` or `false` of a query; false where it is absent. Raises UsageError."""
+    text = request.query_params.get(name, "false")
+    if text not in ("true", "false"):
+        raise UsageError(f"{name} is {text!r:.40}", hint=f"{name} is true or false")
+    return text == "true"
+
+
 def only_query(request: Request, *names: str) -> None:
     """Refuse query fields that the route does not know. Raises UsageError."""
     for name in request.query_params:

@@ -10,7 +10,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from din.api.asgi import json_response, number_of, only_query, read_body
+from din.api.asgi import flag_of, json_response, number_of, only_query, read_body
 from din.api.decoding import decode_json
 from din.api.limits import FrontLimits
 from din.api.post import REQUEST_ID_MAX
@@ -84,9 +84,21 @@ class ControlRoutes:
         return Response(status_code=204)
 
     async def drain(self, request: Request) -> Response:
-        """POST /api/v1/nodes/{node}/drain."""
+        """POST /api/v1/nodes/{node}/drain?force=true&dry_run=true."""
+        only_query(request, "force", "dry_run")
         await read_body(request, self._limits.control_body_bytes_max, "the request")
-        return json_response(await self._control.drain_node(_node_of(request)))
+        view = await self._control.drain_node(
+            _node_of(request),
+            is_forced=flag_of(request, "force"),
+            is_dry_run=flag_of(request, "dry_run"),
+        )
+        return json_response(view)
+
+    async def undrain(self, request: Request) -> Response:
+        """POST /api/v1/nodes/{node}/undrain."""
+        only_query(request)
+        await read_body(request, self._limits.control_body_bytes_max, "the request")
+        return json_response(await self._control.undrain_node(_node_of(request)))
 
     async def models(self, request: Request) -> Response:
         """GET /api/v1/models."""

@@ -1,4 +1,4 @@
-"""`din node list | inspect | watch | drain`."""
+"""`din node list | inspect | watch | drain | undrain`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,18 @@ from din.cli.display import (
 from din.cli.frame import Command, gateway_option, output_option, say, watch_option
 from din.client.client import Client, decode_answer
 from din.domain.views import NodeList, NodeView
+from din.errors import CannotPlace
+
+
+def standing(view: NodeView) -> str:
+    """The status, and that it is drained where the status is another."""
+    is_said = view.status == "draining" or not view.is_draining
+    return view.status if is_said else f"{view.status}, draining"
+
 
 COLUMNS: Final[tuple[Column[NodeView], ...]] = (
     Column("NAME", lambda node: node.name),
-    Column("STATUS", lambda node: node.status),
+    Column("STATUS", standing),
     Column("DEVICE TYPE", lambda node: node.device_type),
     Column("CPU %", lambda node: number(node.health.cpu_percent), is_number=True),
     Column("MEMORY FREE", lambda node: mebibytes(node.health.memory_mib_free), is_number=True),
@@ -55,10 +63,22 @@ def _show_nodes(gateway: str | None, output: str) -> None:
         if not view.items:
             say(EMPTY.format(cluster=view.cluster))
         for node in view.items:
-            if node.reason and node.status != "ready":
+            if node.is_draining:
+                say(_drain_words(node))
+            elif node.reason and node.status != "ready":
                 say(f"{node.name} is {node.status}: {node.reason}")
             for warning in node.warnings:
                 say(f"{node.name}: {warning}")
+
+
+def _drain_words(node: NodeView) -> str:
+    words = f"{node.name} is {standing(node)}"
+    if node.status != "draining":
+        words += f" ({node.reason})"
+    words += f": holds {', '.join(node.slices)}" if node.slices else ": holds no slice"
+    if node.is_drain_forced:
+        return f"{words}, by force"
+    return f"{words}; no other node can take {_names(node)}" if node.stuck else words
 
 
 @click.command(
@@ -113,7 +133,7 @@ def _facts(view: NodeView) -> list[tuple[str, str]]:
     facts = [
         ("name", view.name),
         ("node id", view.node_id),
-        ("status", view.status + (f" ({view.reason})" if view.reason else "")),
+        ("status", standing(view) + (f" ({view.reason})" if view.reason else "")),
         ("device_type", view.device_type),
         ("address", view.address),
         ("last beat", f"{duration(view.heartbeat_age_ms)} ago"),
@@ -127,6 +147,7 @@ def _facts(view: NodeView) -> list[tuple[str, str]]:
         ("utilization_source", health.utilization_source or UNKNOWN),
         ("queue", str(health.queue_length)),
         ("slices", "\n".join(view.slices) or UNKNOWN),
+        *((f"stuck {each.slice}", "\n".join(each.reasons)) for each in view.stuck),
     ]
     return [*facts, *_profile_facts(view), ("warnings", "\n".join(view.warnings))]
 
@@ -155,34 +176,65 @@ def _profile_facts(view: NodeView) -> list[tuple[str, str]]:
     ]
 
 
-@click.command("drain", cls=Command, examples=("din node drain edge-1", "din node drain edge-1 -q"))
+@click.command(
+    "drain",
+    cls=Command,
+    examples=(
+        "din node drain edge-1",
+        "din node drain edge-1 --dry-run",
+        "din node drain edge-1 --force",
+    ),
+)
 @click.argument("node")
 @gateway_option
-@click.option("--dry-run", is_flag=True, help="Only say which slices would move.")
-def drain_node(node: str, gateway: str | None, dry_run: bool) -> None:
-    """Move the slices of NODE away and give it no new ones, until it is started again.
+@click.option("--dry-run", is_flag=True, help="Only say which slices would move or stay.")
+@click.option(
+    "--force", is_flag=True, help="Serve nothing more from now on, whether others can or not."
+)
+def drain_node(node: str, gateway: str | None, dry_run: bool, force: bool) -> None:
+    """Move the slices of NODE away and give it no new ones, until `din node undrain NODE`.
 
-    --dry-run also names the slices that no other node holds: their model waits for one.
+    It serves each slice until another node has it ready. What no other node can take stays and is
+    served, with the reasons told (exit code 3); it moves as soon as a node can take it.
     """
     with Client(gateway) as client:
-        view = client.node(node)
         # What it holds now: the answer to the order may come after the first has gone.
-        moving = ", ".join(view.slices) or "no slice"
-        alone = _only_on(view, client.nodes())
-        if not dry_run:
-            view = client.drain(view.node_id)
-    if alone:
-        say(f"on no other node yet: {', '.join(alone)}; until one has them, they answer nobody")
+        held = client.node(node)
+        moving = ", ".join(held.slices) or "no slice"
+        view = client.drain(held.node_id, is_forced=force, is_dry_run=dry_run)
+    for stuck in view.stuck:
+        say(f"no other node can take {stuck.slice}:")
+        for reason in stuck.reasons:
+            say(f"  {reason}")
     if dry_run:
-        say(f"would drain {view.name}: {moving} would move away")
+        end = "served nowhere after that" if force else "kept and served"
+        stays = f"; of these {_names(view)} would be {end}" if view.stuck else ""
+        say(f"would drain {view.name}: {moving} would move away{stays}")
         return
     click.echo(view.name)
-    say(f"{view.name} is {view.status}: {moving} to move away; starting it again ends this")
-    say("next: din node watch")
+    if view.is_drain_forced:
+        say(f"{view.name} serves nothing any more: {moving} to move away")
+    else:
+        say(f"{view.name} is {standing(view)}: {moving} to move away, served until others do")
+    if view.stuck and not view.is_drain_forced:
+        raise CannotPlace(
+            f"{view.name} keeps and serves {_names(view)}: no other node can take that",
+            hint="start a node that can, and it moves; `--force` stops it at once; "
+            f"`din node undrain {view.name}` takes the drain back",
+        )
+    say("next: din node list, until it holds no slice")
 
 
-def _only_on(node: NodeView, nodes: NodeList) -> list[str]:
-    """Slices of a node that no other ready node holds."""
-    others = (each for each in nodes.items if each.node_id != node.node_id)
-    held = {name for each in others if each.status == "ready" for name in each.slices}
-    return [name for name in node.slices if name not in held]
+@click.command("undrain", cls=Command, examples=("din node undrain edge-1",))
+@click.argument("node")
+@gateway_option
+def undrain_node(node: str, gateway: str | None) -> None:
+    """Let NODE take slices again. What has moved away stays where it is."""
+    with Client(gateway) as client:
+        view = client.undrain(node)
+    click.echo(view.name)
+    say(f"{view.name} is {view.status} and may take slices when it is ready")
+
+
+def _names(view: NodeView) -> str:
+    return ", ".join(stuck.slice for stuck in view.stuck)

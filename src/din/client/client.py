@@ -199,9 +199,16 @@ class Client:
         """One node by name, id or unique prefix of its id. Raises NotFound."""
         return self._get(f"/api/v1/nodes/{_segment(name)}", NodeView)
 
-    def drain(self, name: str) -> NodeView:
-        """Move the slices of a node away and give it no new ones. Raises NotFound."""
-        answer = self.call("POST", f"/api/v1/nodes/{_segment(name)}/drain")
+    def drain(self, name: str, *, is_forced: bool = False, is_dry_run: bool = False) -> NodeView:
+        """Move the slices of a node away and give it no new ones: it serves each until another
+        node does, or with force nothing at once. Raises NotFound."""
+        query = urlencode({"force": str(is_forced).lower(), "dry_run": str(is_dry_run).lower()})
+        answer = self.call("POST", f"/api/v1/nodes/{_segment(name)}/drain?{query}")
+        return decode_answer(answer, NodeView)
+
+    def undrain(self, name: str) -> NodeView:
+        """Take a drain back. Raises NotFound."""
+        answer = self.call("POST", f"/api/v1/nodes/{_segment(name)}/undrain")
         return decode_answer(answer, NodeView)
 
     def models(self) -> ModelList:

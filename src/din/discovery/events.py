@@ -59,10 +59,15 @@ class SliceFailed(Struct, frozen=True):
 
 
 class DrainRequested(Struct, frozen=True):
-    """An operator wants the node empty. Ends with the session: a restart is ready again."""
+    """An operator wants the node empty. Outlives sessions and losses, until it is taken back."""
 
     node_id: NodeId
-    reason: str = "drained by an operator"
+
+
+class UndrainRequested(Struct, frozen=True):
+    """The operator takes it back."""
+
+    node_id: NodeId
 
 
 class NodeLeft(Struct, frozen=True):
@@ -85,6 +90,7 @@ MembershipEvent = (
     | DispatchFailed
     | SliceFailed
     | DrainRequested
+    | UndrainRequested
     | NodeLeft
     | Woke
 )
@@ -103,7 +109,7 @@ class PublishUpdated(Struct, frozen=True):
 
 
 class PublishChanged(Struct, frozen=True):
-    """The status changed. Only `ready` is routable."""
+    """The status changed. Only `ready` takes new slices; `draining` serves what it still holds."""
 
     node_id: NodeId
     status: NodeStatus

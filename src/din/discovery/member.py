@@ -8,12 +8,15 @@
     ready      dispatch        suspect     at once: one failed hand-over is enough
     suspect    recovered       ready       link open and enough beats in time
     suspect    silent          lost        9 s after the last receipt
-    draining   silent          lost        finishes what it has, takes nothing new
-    any live   drain           draining    an operator wants it empty
+    ready      drain           draining    an operator wants it empty: it takes nothing new and
+                                           serves what it holds until others do
+    draining   undrain         ready       the operator took it back
     any live   left            lost        said goodbye
     any        registered      joining     same node id: a newer session, or after being lost
 
-A lost node is forgotten ten minutes later. What is not in the table changes nothing.
+The wish to drain is remembered beside the status and outlives it: whoever would become ready
+becomes draining while it stands. A draining node is watched, and suspected, like a ready one. A
+lost node is forgotten ten minutes later. What is not in the table changes nothing.
 """
 
 from __future__ import annotations
@@ -32,24 +35,25 @@ STEADY_BEATS: Final = 20
 GOOD_BEATS_MAX: Final = 8
 
 Cause = Literal[
-    "link_opened", "missed", "link_closed", "dispatch", "recovered", "drain", "silent", "left",
-    "registered",
+    "link_opened", "missed", "link_closed", "dispatch", "recovered", "drain", "undrain", "silent",
+    "left", "registered",
 ]  # fmt: skip
 
 TRANSITIONS: Final[dict[NodeStatus, dict[Cause, NodeStatus]]] = {
     "joining": {
-        "link_opened": "ready", "drain": "draining", "silent": "lost", "left": "lost",
-        "registered": "joining",
+        "link_opened": "ready", "silent": "lost", "left": "lost", "registered": "joining",
     },
     "ready": {
         "missed": "suspect", "link_closed": "suspect", "dispatch": "suspect",
         "drain": "draining", "left": "lost", "registered": "joining",
     },
     "suspect": {
-        "recovered": "ready", "drain": "draining", "silent": "lost", "left": "lost",
-        "registered": "joining",
+        "recovered": "ready", "silent": "lost", "left": "lost", "registered": "joining",
     },
-    "draining": {"silent": "lost", "left": "lost", "registered": "joining"},
+    "draining": {
+        "missed": "suspect", "link_closed": "suspect", "dispatch": "suspect",
+        "undrain": "ready", "left": "lost", "registered": "joining",
+    },
     "lost": {"registered": "joining"},
 }  # fmt: skip
 
@@ -62,6 +66,8 @@ class Member(Struct, frozen=True, kw_only=True):
     status: NodeStatus
     reason: str
     health_score: float
+    is_draining: bool
+    """An operator wants it empty, whatever its status is."""
     seen_ms: int
     """Receiver's monotonic clock at the last receipt."""
 
@@ -87,13 +93,14 @@ class Record(Struct):
     missed_beats: int = 0
     """Missed beats of the present silence that the score has paid for already."""
     lost_ms: int = 0
+    is_draining: bool = False
 
     def move(self, cause: Cause) -> bool:
         """Follow the table; False = this cause changes nothing in this status."""
         status = TRANSITIONS[self.status].get(cause)
         if status is None:
             return False
-        self.status = status
+        self.status = "draining" if status == "ready" and self.is_draining else status
         return True
 
     def begin(self, now_ms: int, *, is_new_session: bool) -> None:
@@ -148,5 +155,6 @@ class Record(Struct):
             status=self.status,
             reason=self.reason,
             health_score=self.score,
+            is_draining=self.is_draining,
             seen_ms=self.seen_ms,
         )

@@ -4,10 +4,10 @@ Knows nothing of sockets, clocks or stores: `handle(now_ms, event)` returns orde
 `next_wakeup_ms()` says when to call again with `Woke`. The node's own clock is never read.
 The table of transitions is `member.TRANSITIONS`; this is what stands behind it.
 
-Only `ready` is routable, so suspicion is cheap and quick, while `lost`, which moves slices away
-for good, waits. Suspicion from one side (a closed link) is not cleared by the other (a beat): a
-node whose beats arrive but which cannot be reached stays suspect. What was dispatched before the
-newest link was opened says nothing of it: the news of its failure often come later.
+Only `ready` and `draining` are routable, so suspicion is cheap and quick, while `lost`, which moves
+slices away for good, waits. Suspicion from one side (a closed link) is not cleared by the other (a
+beat): a node whose beats arrive but which cannot be reached stays suspect. What was dispatched
+before the newest link was opened says nothing of it: the news of its failure often come later.
 
 Sessions. A node id lives on its disk, a session counts its starts. A newer session evicts the
 older at once, so a restart leaves no ghost. Whatever an older session still says is ignored; it
@@ -56,6 +56,7 @@ from din.discovery.events import (
     RefuseNode,
     RenameNode,
     SliceFailed,
+    UndrainRequested,
     Woke,
 )
 from din.discovery.member import Cause, Member, Record
@@ -70,6 +71,7 @@ from din.discovery.timers import Timers
 from din.domain.node import NodeId, NodeProfile
 
 MEMBERS_MAX: Final = 20_000
+DRAIN_REASON: Final = "drained by an operator"
 STALL_MS_MIN: Final = 500
 """A wake-up may be this late, or half an interval, before it counts as a sleep of our own."""
 
@@ -127,7 +129,9 @@ class Membership:
             case SliceFailed():
                 self._slice_failed(event)
             case DrainRequested():
-                self._drain(event)
+                self._drain(event.node_id)
+            case UndrainRequested():
+                self._undrain(event.node_id)
             case NodeLeft():
                 if member := self._current(event.node_id, event.session):
                     self._lose(member, "left", event.reason)
@@ -221,7 +225,7 @@ class Membership:
             return
         if beat.counter > member.counter:
             self._accept_beat(member, beat)
-        self._out.append(AnswerBeat("draining" if member.status == "draining" else "ok"))
+        self._out.append(AnswerBeat("draining" if member.is_draining else "ok"))
 
     def _accept_beat(self, member: Record, beat: BeatReceived) -> None:
         heard_ms = max(member.seen_ms, self._amnesty_ms)
@@ -235,7 +239,8 @@ class Membership:
         if member.status != "suspect" or not member.links:
             return
         if member.good_beats >= member.good_beats_needed and member.move("recovered"):
-            self._publish(member, f"recovered after: {member.reason}")
+            words = f"recovered after: {member.reason}"
+            self._publish(member, DRAIN_REASON if member.is_draining else words)
 
     # -- links and dispatches -------------------------------------------------------------------
 
@@ -248,7 +253,8 @@ class Membership:
         member.open_link(event.link_id, self._now_ms)
         member.seen_ms = self._now_ms
         if member.move("link_opened"):
-            self._publish(member, "registered and its link is open")
+            words = DRAIN_REASON if member.is_draining else "registered and its link is open"
+            self._publish(member, words)
         self._recover(member)
 
     def _link_closed(self, event: LinkClosed) -> None:
@@ -275,10 +281,17 @@ class Membership:
         member.score = health_score.after_error(member.score)
         self._out.append(RecordScore(member.profile.node_id, member.score))
 
-    def _drain(self, event: DrainRequested) -> None:
-        member = self._members.get(event.node_id)
-        if member and member.move("drain"):
-            self._publish(member, event.reason)
+    def _drain(self, node_id: NodeId) -> None:
+        if member := self._members.get(node_id):
+            member.is_draining = True
+            if member.move("drain"):
+                self._publish(member, DRAIN_REASON)
+
+    def _undrain(self, node_id: NodeId) -> None:
+        if member := self._members.get(node_id):
+            member.is_draining = False
+            if member.move("undrain"):
+                self._publish(member, "an operator ended its draining")
 
     # -- suspicion, loss, time ------------------------------------------------------------------
 
@@ -319,7 +332,7 @@ class Membership:
 
     def _time_out(self, member: Record) -> None:
         silence_ms = self._now_ms - member.seen_ms
-        if member.status == "ready":
+        if member.status in ("ready", "draining"):
             member.miss(MISSED_BEATS_SUSPECT)
             self._suspect(member, "missed", f"no heartbeat for {silence_ms} ms", good_beats=1)
         elif member.status == "lost":
@@ -332,7 +345,7 @@ class Membership:
         if member.status == "lost":
             return member.lost_ms + FORGOTTEN_AFTER_MS
         heard_ms = max(member.seen_ms, self._amnesty_ms)
-        if member.status == "ready":
+        if member.status in ("ready", "draining"):
             return heard_ms + self._schedule.suspect_after_ms
         return heard_ms + self._schedule.lost_after_ms
 

@@ -11,7 +11,8 @@ NodeId = NewType("NodeId", str)
 
 NodeStatus = Literal["joining", "ready", "suspect", "lost", "draining"]
 """joining: registered, no link yet. ready: routable. suspect: silent or failed, not routable.
-lost: gone from membership. draining: finishes what it has, takes nothing new."""
+lost: gone from membership. draining: takes nothing new, serves what it holds until
+other nodes do."""
 
 
 class NodeProfile(Struct, frozen=True, kw_only=True):

@@ -15,6 +15,15 @@ from din.domain.request import Trace
 from din.domain.tensor import TensorSpec
 
 
+class StuckSlice(Struct, frozen=True, kw_only=True):
+    """A slice on a draining node that no other node can take: it stays and is served."""
+
+    slice: str
+    """`model/slice`."""
+    reasons: tuple[str, ...] = ()
+    """Why each other node cannot; only in `inspect` and in the answer to `drain`."""
+
+
 class NodeView(Struct, frozen=True, kw_only=True):
     """One node."""
 
@@ -35,6 +44,10 @@ class NodeView(Struct, frozen=True, kw_only=True):
     profile: NodeProfile | None = None
     """Only in `inspect`."""
     warnings: tuple[str, ...] = ()
+    is_draining: bool = False
+    """An operator wants it empty, whatever its status is."""
+    is_drain_forced: bool = False
+    stuck: tuple[StuckSlice, ...] = ()
 
 
 class NodeList(Struct, frozen=True, kw_only=True):

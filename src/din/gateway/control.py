@@ -14,6 +14,7 @@ from din.domain.request import Trace
 from din.domain.views import GatewayView, ModelList, ModelView, NodeList, NodeView, RegisterModel
 from din.errors import NotFound
 from din.gateway.core import Gateway
+from din.gateway.draining import Draining
 from din.gateway.service import InferenceAnswer, InferenceCall
 from din.gateway.serving import Serving
 from din.gateway.viewing import model_view, node_view
@@ -29,6 +30,7 @@ class GatewayService:
 
     def __init__(self, gateway: Gateway, *, cluster: str, discovery_mode: str, state: str) -> None:
         self._gateway = gateway
+        self._draining = Draining(gateway)
         self._cluster = cluster
         self._discovery_mode = discovery_mode
         self._state_path = state
@@ -45,7 +47,8 @@ class GatewayService:
         serving = gateway.models.serving(model_id, version)
         holding = gateway.deployer.holding(serving)
         assert holding is not None, "a serving deployment has its holding"
-        known = holding.known(gateway.fleet.is_routable, gateway.effects.clock())
+        leaving = gateway.drains.leaving()
+        known = holding.known(gateway.fleet.is_routable, leaving, gateway.effects.clock())
         shape = serving.shape(is_adapted=is_adapted)
         plan = gateway.fleet.plan(known, is_explained=True, slices=shape.slices)
         placements = tuple(holding.explained(each) for each in plan.placements)
@@ -129,11 +132,17 @@ class GatewayService:
 
     def inspect_node(self, name_or_id: str) -> NodeView:
         """See ControlService."""
-        return node_view(self._gateway, self._gateway.fleet.find(name_or_id), is_whole=True)
+        return self._draining.view(self._gateway.fleet.find(name_or_id).profile.node_id)
 
-    async def drain_node(self, name_or_id: str) -> NodeView:
+    async def drain_node(
+        self, name_or_id: str, *, is_forced: bool = False, is_dry_run: bool = False
+    ) -> NodeView:
         """See ControlService."""
-        return node_view(self._gateway, self._gateway.fleet.drain(name_or_id), is_whole=True)
+        return await self._draining.drain(name_or_id, is_forced=is_forced, is_dry_run=is_dry_run)
+
+    async def undrain_node(self, name_or_id: str) -> NodeView:
+        """See ControlService."""
+        return await self._draining.undrain(name_or_id)
 
     def register_node(self, body: bytes, peer_host: str) -> bytes:
         """See ControlService."""

@@ -25,6 +25,7 @@ from din.gateway.carving import Carving
 from din.gateway.deployer import Deployer
 from din.gateway.direct import DirectWorkers
 from din.gateway.dispatch import Dispatch
+from din.gateway.drains import DrainBook
 from din.gateway.fleet import Fleet
 from din.gateway.links import NodeLinks
 from din.gateway.metrics import GatewayMetrics
@@ -75,9 +76,11 @@ class Gateway:
         self.timeouts = Timeouts(TIMEOUT_LIMITS)
         self.links = NodeLinks(effects.report, takes_workers=effects.takes_workers)
         self.direct = DirectWorkers(loop)
+        self.drains = DrainBook(effects.store, effects.report)
         self.fleet = Fleet(
             effects.membership,
             effects.policy,
+            self.drains,
             terms=effects.terms,
             clock=effects.clock,
             random=effects.random,
@@ -93,6 +96,7 @@ class Gateway:
         self.deployer = Deployer(
             store=effects.store,
             fleet=self.fleet,
+            drains=self.drains,
             sender=self.links,
             is_local=self.links.is_local,
             clock=effects.clock,
@@ -112,6 +116,7 @@ class Gateway:
 
     async def start(self) -> None:
         """Deploy what the store knows and keep it deployed."""
+        await self.drains.load()
         await self.models.load()
         self._spawn(self.deployer.run())
 

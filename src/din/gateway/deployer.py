@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -25,7 +25,10 @@ from din.domain.node import NodeId
 from din.domain.plan import Plan
 from din.errors import CannotPlace, DinError, UsageError, error_of_code
 from din.flow.timeout import Timeouts
+from din.gateway.drains import DrainBook, SliceName
 from din.gateway.epochs import EpochBook
+from din.gateway.handover import kept_on, let_go, only_on_leaving
+from din.gateway.hearing import FleetFacts
 from din.gateway.holding import Holding, Known
 from din.gateway.leftovers import Leftovers
 from din.gateway.models import ModelRecord
@@ -43,30 +46,6 @@ PREPARE_MS_MAX: Final = 120_000
 Report = Callable[..., None]
 
 
-class Fleet(Protocol):
-    """What the deployer asks of the fleet."""
-
-    def plan(self, known: Known, *, is_explained: bool = False) -> Plan:
-        """Place a partition. Raises CannotPlace."""
-        ...
-
-    def is_routable(self, node_id: NodeId) -> bool:
-        """Whether requests may go there now."""
-        ...
-
-    def is_member(self, node_id: NodeId) -> bool:
-        """Whether the node may come back with what it holds: neither lost nor draining."""
-        ...
-
-    def addresses(self, node_id: NodeId) -> tuple[str, ...]:
-        """Where peers dial a node."""
-        ...
-
-    def memory_changed(self) -> None:
-        """Promises of memory changed."""
-        ...
-
-
 class Deployer:
     """All deployments of this gateway. Implements models.Deploying."""
 
@@ -74,7 +53,8 @@ class Deployer:
         self,
         *,
         store: Store,
-        fleet: Fleet,
+        fleet: FleetFacts,
+        drains: DrainBook,
         sender: Sender,
         is_local: Callable[[str], bool],
         clock: Callable[[], float],
@@ -85,6 +65,7 @@ class Deployer:
         self._epochs = EpochBook(store)
         self._leftovers = Leftovers(sender)
         self._fleet = fleet
+        self._drains = drains
         self._sender = sender
         self._is_local = is_local
         self._clock = clock
@@ -117,6 +98,8 @@ class Deployer:
         manifest = serving.deployment.manifest
         if holding is not None:
             for node_id in holding.nodes():
+                for index in holding.indexes_on(node_id):
+                    self._drains.let_go(node_id, holding.slice_name(index))
                 self._drop(holding, node_id)
         serving.is_retired = True
         serving.deployment = replace(serving.deployment, state="failed", reason="it was removed")
@@ -142,7 +125,23 @@ class Deployer:
         """The part of it that is loaded, so that measured free memory already lacks it."""
         return sum(holding.loaded_mib(node_id) for holding in self._holdings.values())
 
+    def slices_on(self, node_id: NodeId) -> frozenset[SliceName]:
+        """What a node holds or loads."""
+        return frozenset(
+            holding.slice_name(index)
+            for holding in self._holdings.values()
+            for index in holding.indexes_on(node_id)
+        )
+
     # What happens.
+
+    def look_now(self, node_id: NodeId) -> None:
+        """Plan again what a node holds, at once: somebody waits for what comes of it."""
+        for holding in list(self._holdings.values()):
+            holding.plan_again_ms = 0.0
+            if holding.indexes_on(node_id):
+                self._reconcile(holding)
+        self.look()
 
     def look(self) -> None:
         """Something changed: look at every deployment soon."""
@@ -151,7 +150,7 @@ class Deployer:
     def node_connected(self, node_id: NodeId) -> None:
         """A link is up: say again what the node shall hold (a restarted one has forgotten)."""
         for holding in self._holdings.values():
-            for index in holding.indexes_on(node_id):
+            for index in (*holding.indexes_on(node_id), *kept_on(holding, self._drains, node_id)):
                 holding.assign(index, node_id, self._clock())
                 holding.serving.drop(index, node_id)
                 self._prepare(holding, index, node_id)
@@ -246,6 +245,7 @@ class Deployer:
                 except Exception as fault:  # one broken deployment must not stop the others
                     name = holding.record.manifest.model_id
                     self._report("deployment not reconciled", model=name, fault=repr(fault))
+            await self._drains.flush()
 
     # Reconciling one deployment.
 
@@ -260,7 +260,9 @@ class Deployer:
         for node_id in holding.nodes():
             if not self._fleet.is_member(node_id):
                 self._drop(holding, node_id)
-        known = holding.known(self._fleet.is_routable, now_ms)
+        if let_go(holding, self._drains, self._sender):
+            self._fleet.memory_changed()
+        known = holding.known(self._fleet.is_routable, self._drains.leaving(), now_ms)
         if known.is_satisfied or not self._is_worth_planning(holding, known, now_ms):
             self._settle(holding)
             return
@@ -275,7 +277,7 @@ class Deployer:
     def _is_worth_planning(holding: Holding, known: Known, now_ms: float) -> bool:
         """A slice without a home is planned at every look. One that only lacks a second replica is
         planned when who holds what has changed, else seldom: memory may have become free."""
-        facts = (known.existing, known.excluded)
+        facts = (known.existing, known.excluded, known.leaving)
         is_served = all(known.existing[part.index] for part in known.slices)
         if is_served and holding.planned == facts and now_ms < holding.plan_again_ms:
             return False
@@ -293,6 +295,7 @@ class Deployer:
         ]
         for index, node_id in fresh:
             holding.assign(index, node_id, self._clock())
+        holding.stuck = only_on_leaving(holding, self._drains)
         if fresh:
             self._fleet.memory_changed()
             # Everybody learns the new peers; preparing again what is loaded changes nothing else.
@@ -302,6 +305,7 @@ class Deployer:
         self._settle(holding)
 
     def _refused(self, holding: Holding, known: Known, refusal: CannotPlace) -> None:
+        holding.stuck = only_on_leaving(holding, self._drains)
         # A node that could not load it says more than "left out for now".
         told = holding.cut_refusal or holding.latest_error() or refusal
         message = refusal.message if told is refusal else f"{told.message}\n{refusal.message}"
@@ -310,6 +314,7 @@ class Deployer:
         needed = max((part.memory_mib for part in holding.partition.slices), default=0)
         # Who holds it and is only suspect, or failed and will be asked again, is waited for.
         is_hopeless = not holding.nodes() and not known.excluded
+        is_hopeless = is_hopeless and not self._drains.is_kept(holding.slice_names())
         if holding.may_be_cut and is_hopeless and holding.is_only_memory(refusal):
             holding.may_be_cut = not self.on_too_large(holding.record, needed)
 

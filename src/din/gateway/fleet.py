@@ -36,12 +36,14 @@ from din.discovery.events import (
     RefuseNode,
     RenameNode,
     SliceFailed,
+    UndrainRequested,
     Woke,
 )
 from din.discovery.membership import Member, Membership
 from din.domain.node import FleetNode, NodeHealth, NodeId
 from din.domain.plan import Plan
 from din.errors import Conflict, NotFound
+from din.gateway.drains import DrainBook
 from din.gateway.hearing import FleetListener
 from din.gateway.holding import Known
 from din.gateway.names import nearest
@@ -56,12 +58,13 @@ Report = Callable[..., None]
 
 
 class Fleet:
-    """Everything about nodes. Implements deployer.Fleet."""
+    """Everything about nodes. Implements hearing.FleetFacts."""
 
     def __init__(
         self,
         membership: Membership,
         policy: Policy,
+        drains: DrainBook,
         *,
         terms: Callable[[], Terms],
         clock: Callable[[], float],
@@ -70,6 +73,7 @@ class Fleet:
     ) -> None:
         self._membership = membership
         self.policy = policy
+        self._drains = drains
         self._terms = terms
         self._clock = clock
         self._random = random
@@ -99,6 +103,8 @@ class Fleet:
         self._warnings.pop(registration.profile.node_id, None)
         answer, orders = admit(self._membership, self._now_ms(), registration, self._terms())
         self._perform(orders)
+        if self._drains.is_leaving(registration.profile.node_id):
+            self._handle(DrainRequested(registration.profile.node_id))
         self._arm()
         return encode_answer(answer)
 
@@ -154,11 +160,16 @@ class Fleet:
             )
         self._handle(NodeLeft(member.profile.node_id, session))
 
-    def drain(self, name_or_id: str) -> Member:
-        """Take a node out of service. Raises NotFound or Conflict."""
-        member = self.find(name_or_id)
-        self._handle(DrainRequested(member.profile.node_id))
-        return self.find(member.profile.node_id)
+    def drain(self, node_id: NodeId) -> None:
+        """A node stands in the book of drains now: nothing new goes there; nothing at all when it
+        is forced."""
+        self._handle(DrainRequested(node_id))
+        if self._drains.is_forced(node_id):
+            self._unusable(node_id, "drained by force", is_final=True)
+
+    def undrain(self, node_id: NodeId) -> None:
+        """A node stands in the book of drains no more."""
+        self._handle(UndrainRequested(node_id))
 
     # What is asked.
 
@@ -205,23 +216,24 @@ class Fleet:
         return self._scores.get(node_id)
 
     def is_routable(self, node_id: NodeId) -> bool:
-        """See deployer.Fleet."""
+        """See FleetFacts."""
         return node_id in self._scores
 
     def is_member(self, node_id: NodeId) -> bool:
-        """See deployer.Fleet."""
+        """See FleetFacts."""
         member = self._membership.member(node_id)
-        return member is not None and member.status not in ("lost", "draining")
+        is_here = member is not None and member.status != "lost"
+        return is_here and not self._drains.is_forced(node_id)
 
     def addresses(self, node_id: NodeId) -> tuple[str, ...]:
-        """See deployer.Fleet."""
+        """See FleetFacts."""
         member = self._membership.member(node_id)
         return member.profile.addresses if member is not None else ()
 
     def plan(
         self, known: Known, *, is_explained: bool = False, slices: Collection[int] | None = None
     ) -> Plan:
-        """See deployer.Fleet; `slices` narrows it to some indexes, as of the raw shape."""
+        """See FleetFacts; `slices` narrows it to some indexes, as of the raw shape."""
         return plan_deployment(
             [part for part in known.slices if slices is None or part.index in slices],
             known.record.partition.adapted_edges or known.record.partition.edges,
@@ -235,6 +247,7 @@ class Fleet:
             replicas=1 if is_explained else known.replicas,
             existing={index: nodes for index, nodes in known.existing.items() if nodes},
             excluded=known.excluded,
+            leaving=known.leaving,
             is_explained=is_explained,
         )
 
@@ -246,7 +259,7 @@ class Fleet:
         return int(max(rooms, default=0.0))
 
     def memory_changed(self) -> None:
-        """See deployer.Fleet."""
+        """See FleetFacts."""
         for member in self._membership.members():
             if member.profile.node_id in self._table:
                 self._table.upsert(self._fleet_node(member))
@@ -305,12 +318,13 @@ class Fleet:
         self._report(
             "node status", node=self.name_of(node_id), status=order.status, reason=order.reason
         )
-        if order.status == "ready":
+        is_forced_out = order.status == "draining" and self._drains.is_forced(node_id)
+        if order.status in ("ready", "draining") and not is_forced_out:
             member = self._membership.member(node_id)
             self._scores[node_id] = member.health_score if member is not None else 1.0
             self._told().node_usable(node_id)
         else:
-            self._unusable(node_id, order.reason, is_final=order.status == "draining")
+            self._unusable(node_id, order.reason, is_final=is_forced_out)
 
     def _evict(self, node_id: NodeId, session: int, reason: str) -> None:
         member = self._membership.member(node_id)

@@ -1,10 +1,12 @@
-"""Who hears of nodes that come and go: what the fleet asks of the rest of the gateway."""
+"""Between the fleet and the rest of the gateway: who hears of nodes, and what is asked of them."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from din.domain.node import NodeId
+from din.domain.plan import Plan
+from din.gateway.holding import Known
 
 
 class FleetListener(Protocol):
@@ -15,7 +17,7 @@ class FleetListener(Protocol):
         ...
 
     def node_unusable(self, node_id: NodeId, reason: str, *, is_final: bool) -> None:
-        """A node is not routable; finally = lost, draining or a newer session."""
+        """A node is not routable; finally = lost or drained by force."""
         ...
 
     def node_moved(self, node_id: NodeId) -> None:
@@ -40,4 +42,28 @@ class FleetListener(Protocol):
 
     def measured_ms(self, slice_id: str, node_id: NodeId) -> float | None:
         """What a slice was measured to take there."""
+        ...
+
+
+class FleetFacts(Protocol):
+    """What the deployer asks of the fleet."""
+
+    def plan(self, known: Known) -> Plan:
+        """Place a partition. Raises CannotPlace."""
+        ...
+
+    def is_routable(self, node_id: NodeId) -> bool:
+        """Whether requests may go there now."""
+        ...
+
+    def is_member(self, node_id: NodeId) -> bool:
+        """Whether the node may come back with what it holds: neither lost nor out by force."""
+        ...
+
+    def addresses(self, node_id: NodeId) -> tuple[str, ...]:
+        """Where peers dial a node."""
+        ...
+
+    def memory_changed(self) -> None:
+        """Promises of memory changed."""
         ...

@@ -33,6 +33,8 @@ class Known(Struct, frozen=True, kw_only=True):
     existing: Mapping[int, tuple[NodeId, ...]]
     excluded: frozenset[NodeId]
     undialable: frozenset[tuple[NodeId, NodeId]]
+    leaving: frozenset[NodeId]
+    """Nodes that are to become empty: they get nothing, and what they have needs another home."""
     replicas: int
     is_satisfied: bool
     """Nothing is missing: no planning needed."""
@@ -56,6 +58,8 @@ class Holding:
         self.plan_again_ms = 0.0
         self.hint = ""
         self.error_code = ""
+        self.stuck: frozenset[int] = frozenset()
+        """Slices that only draining nodes hold, as the last planning found nobody else."""
         self.cut_refusal: DinError | None = None
         """Why DIN could not cut it to fit either."""
         self.may_be_cut = not record.order.partition_points and not record.manifest.is_cut_by_din
@@ -105,6 +109,11 @@ class Holding:
         pause_ms = min(RETRY_AFTER_MS * 2 ** (count - 1), RETRY_AFTER_MS_MAX)
         self._troubles[key] = _Trouble(error, now_ms + pause_ms, count)
 
+    def release(self, index: int, node_id: NodeId) -> None:
+        """A node shall not hold a slice any more: others have it."""
+        self._assigned.pop((index, node_id), None)
+        self._ready.discard((index, node_id))
+
     def forget_node(self, node_id: NodeId) -> None:
         """A node is gone for good."""
         for table in (self._assigned, self._troubles, self._reasons):
@@ -114,6 +123,14 @@ class Holding:
         self._undialable = {pair for pair in self._undialable if node_id not in pair}
 
     # Asking.
+
+    def slice_name(self, index: int) -> tuple[str, str]:
+        """(model id, slice id): the same after a restart of the gateway."""
+        return self.record.manifest.model_id, self.partition.slices[index].slice_id
+
+    def slice_names(self) -> tuple[tuple[str, str], ...]:
+        """Of all slices."""
+        return tuple(self.slice_name(part.index) for part in self.partition.slices)
 
     def explained(self, placement: Placement) -> Placement:
         """A placement with the reason for which its node was chosen at first."""
@@ -129,6 +146,10 @@ class Holding:
     def has(self, index: int, node_id: NodeId) -> bool:
         """Whether the node holds the slice or is loading it."""
         return (index, node_id) in self._ready or (index, node_id) in self._assigned
+
+    def pairs(self) -> tuple[tuple[int, NodeId], ...]:
+        """(slice, node) of everything held or loading."""
+        return (*self._ready, *self._assigned)
 
     def nodes(self) -> tuple[NodeId, ...]:
         """Every node that holds or loads something."""
@@ -160,17 +181,21 @@ class Holding:
         """Pairs whose first node cannot dial the second."""
         return frozenset(self._undialable)
 
-    def known(self, is_routable: Callable[[NodeId], bool], now_ms: float) -> Known:
+    def known(
+        self, is_routable: Callable[[NodeId], bool], leaving: frozenset[NodeId], now_ms: float
+    ) -> Known:
         """What the planner needs. A suspect node's replicas do not count, but its return is
-        awaited before a second replica is placed elsewhere."""
+        awaited before a second replica is placed elsewhere. A leaving node's are no home."""
         manifest = self.record.manifest
         existing: dict[int, tuple[NodeId, ...]] = {}
         is_satisfied = True
         for part in self.partition.slices:
             holders = [node for i, node in (*self._ready, *self._assigned) if i == part.index]
-            live = tuple(sorted((n for n in holders if is_routable(n)), key=self._order(part)))
-            existing[part.index] = live
-            is_satisfied = is_satisfied and bool(live) and len(holders) >= manifest.replicas_max
+            live = [node for node in holders if is_routable(node)]
+            existing[part.index] = tuple(sorted(live, key=self._order(part, leaving)))
+            is_home = any(node not in leaving for node in live)
+            staying = [node for node in holders if node not in leaving]
+            is_satisfied = is_satisfied and is_home and len(staying) >= manifest.replicas_max
         return Known(
             model_id=manifest.model_id,
             version=manifest.version,
@@ -186,6 +211,7 @@ class Holding:
                 if trouble.retry_at_ms > now_ms
             ),
             undialable=frozenset(self._undialable),
+            leaving=leaving,
             replicas=manifest.replicas_max,
             is_satisfied=is_satisfied,
         )
@@ -218,8 +244,10 @@ class Holding:
     def _memory_mib(self, index: int) -> int:
         return self.partition.slices[index].memory_mib * self.record.manifest.workers
 
-    def _order(self, part: Slice) -> Callable[[NodeId], tuple[bool, NodeId]]:
-        return lambda node: ((part.index, node) not in self._ready, node)
+    def _order(
+        self, part: Slice, leaving: frozenset[NodeId]
+    ) -> Callable[[NodeId], tuple[bool, bool, NodeId]]:
+        return lambda node: (node in leaving, (part.index, node) not in self._ready, node)
 
 
 def _in_one_line(error: DinError) -> str:

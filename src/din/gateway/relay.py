@@ -48,15 +48,25 @@ class Sender(Protocol):
         ...
 
 
+HasOther = Callable[[int, NodeId], bool]
+"""Whether a slice has a ready replica besides this node's."""
+
+
 class _Flight:
-    __slots__ = ("attempt", "future", "remaining_ms")
+    __slots__ = ("attempt", "future", "has_other", "remaining_ms", "timer")
 
     def __init__(
-        self, attempt: Attempt, future: asyncio.Future[None], remaining_ms: Callable[[], int]
+        self,
+        attempt: Attempt,
+        future: asyncio.Future[None],
+        remaining_ms: Callable[[], int],
+        has_other: HasOther,
     ) -> None:
         self.attempt = attempt
         self.future = future
         self.remaining_ms = remaining_ms
+        self.has_other = has_other
+        self.timer: asyncio.TimerHandle | None = None
 
 
 class Relay:
@@ -84,21 +94,22 @@ class Relay:
         chunks: Sequence[Sequence[Buffer]],
         remaining_ms: Callable[[], int],
         silence_ms: float,
+        has_other: HasOther,
     ) -> None:
         """Send the inputs and wait until the attempt is complete. Raises AttemptEnded; when this
         is cancelled or fails, every node of the attempt is told to stop."""
         future: asyncio.Future[None] = self._loop.create_future()
-        flight = _Flight(attempt, future, remaining_ms)
+        flight = _Flight(attempt, future, remaining_ms, has_other)
         self._flights[attempt.request_id] = flight
         is_done = False
-        patience_ms = min(silence_ms + _travel_ms(attempt, metas), max(float(remaining_ms()), 0.0))
-        timer = self._loop.call_later(patience_ms / 1000, self._silent, flight, patience_ms)
+        self._wait(flight, silence_ms + _travel_ms(attempt, metas))
         try:
             self._send_inputs(attempt, metas, chunks, remaining_ms())
             await future
             is_done = True
         finally:
-            timer.cancel()
+            if flight.timer is not None:
+                flight.timer.cancel()
             del self._flights[attempt.request_id]
             if not is_done:
                 self._cancel(attempt, remaining_ms())
@@ -255,21 +266,30 @@ class Relay:
                     is_node_suspect=True,
                 )
 
+    def _wait(self, flight: _Flight, patience_ms: float) -> None:
+        patience_ms = min(patience_ms, max(float(flight.remaining_ms()), 0.0))
+        flight.timer = self._loop.call_later(patience_ms / 1000, self._silent, flight, patience_ms)
+
     def _silent(self, flight: _Flight, silence_ms: float) -> None:
         if flight.future.done():
-            return
-        if flight.remaining_ms() <= 0:
-            error = DeadlineExceeded(
-                "the deadline passed before an answer came",
-                hint="give it more time: timeout_ms in the request, --timeout-ms of the commands",
-            )
-            self._end(flight, error, is_retryable=False)
             return
         suspects = flight.attempt.suspects()
         who = "; ".join(
             f"slice {index} on node {self._name_of(node_id)} {why}"
             for index, node_id, why in suspects
         )
+        if flight.remaining_ms() <= 0:
+            error = DeadlineExceeded(
+                f"the deadline passed before an answer came: {who}",
+                hint="give it more time: timeout_ms in the request, --timeout-ms of the commands",
+            )
+            self._end(flight, error, is_retryable=False)
+            return
+        if not all(flight.has_other(index, node_id) for index, node_id, _ in suspects):
+            # Another try would queue behind this one on the very same node. Links that die are
+            # noticed by themselves, so there is nothing to do but to wait.
+            self._wait(flight, silence_ms)
+            return
         self._end(
             flight,
             ExecutionFailed(f"no answer within {silence_ms:.0f} ms: {who}"),

@@ -223,9 +223,14 @@ class Request:
         """Until the deadline, or for as long as it should take where another node may be asked:
         a worker that computes on and one that is stuck look alike."""
         remaining_ms = float(max(self.remaining_ms(), 0))
-        if len(self._serving.replicas(index)) < 2:
+        if not self._has_other(index, replica.node_id):
             return remaining_ms
         return min(self._silence_ms((replica,)), remaining_ms)
+
+    def _has_other(self, index: int, node_id: NodeId) -> bool:
+        """Whether somebody else may be asked for a slice, who has not failed this request yet."""
+        ready = self._serving.replicas(index)
+        return any(node != node_id and node not in self._avoided for node in ready)
 
     def _direct_silent(self, replica: LiveReplica, patience_ms: float) -> AttemptEnded:
         node = self._tools.name_of(replica.node_id)
@@ -261,7 +266,12 @@ class Request:
         )
         silence_ms = min(self._silence_ms(replicas.values()), float(self.remaining_ms()))
         await self._tools.relay.run(
-            attempt, self._call.metas, self._call.chunks, self.remaining_ms, silence_ms
+            attempt,
+            self._call.metas,
+            self._call.chunks,
+            self.remaining_ms,
+            silence_ms,
+            self._has_other,
         )
         outputs = attempt.outputs()
         self._observe(replicas, attempt.timings)

@@ -93,8 +93,15 @@ class ControlService(Protocol):
         """One node by name, id or unique id prefix. Raises NotFound or Conflict (ambiguous)."""
         ...
 
-    async def drain_node(self, name_or_id: str) -> NodeView:
-        """Stop placing on it and move its slices away."""
+    async def drain_node(
+        self, name_or_id: str, *, is_forced: bool = False, is_dry_run: bool = False
+    ) -> NodeView:
+        """Place nothing more on it and move its slices away; it serves each until another node
+        does, or with force nothing at once. The answer names what nobody else can take."""
+        ...
+
+    async def undrain_node(self, name_or_id: str) -> NodeView:
+        """Take a drain back, also of a node that is not here."""
         ...
 
     def register_node(self, body: bytes, peer_host: str) -> bytes:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from din.discovery.membership import Member
 from din.domain.node import NodeId
-from din.domain.views import ModelView, NodeView, ReplicaView, SliceView
+from din.domain.views import ModelView, NodeView, ReplicaView, SliceView, StuckSlice
 from din.errors import NotFound
 from din.gateway.core import Gateway
+from din.gateway.holding import Holding
 from din.gateway.models import ModelRecord
 
 
-def node_view(gateway: Gateway, member: Member, *, is_whole: bool) -> NodeView:
-    """One node with what it holds."""
+def node_view(
+    gateway: Gateway, member: Member, *, is_whole: bool, stuck: tuple[StuckSlice, ...] | None = None
+) -> NodeView:
+    """One node with what it holds; `stuck` without it lists names alone, as planned last."""
     profile = member.profile
     age_ms = int(gateway.effects.clock()) - member.seen_ms
     return NodeView(
@@ -29,12 +32,31 @@ def node_view(gateway: Gateway, member: Member, *, is_whole: bool) -> NodeView:
         address=next((each for each in profile.addresses if each.startswith("tcp:")), ""),
         profile=profile if is_whole else None,
         warnings=gateway.fleet.warnings_of(profile.node_id),
+        is_draining=gateway.drains.is_leaving(profile.node_id),
+        is_drain_forced=gateway.drains.is_forced(profile.node_id),
+        stuck=_stuck_on(gateway, profile.node_id) if stuck is None else stuck,
+    )
+
+
+def slice_label(holding: Holding, index: int) -> str:
+    """How people name one slice of one model."""
+    return f"{holding.record.manifest.model_id}/{holding.partition.slices[index].name}"
+
+
+def _stuck_on(gateway: Gateway, node_id: NodeId) -> tuple[StuckSlice, ...]:
+    if not gateway.drains.is_leaving(node_id):
+        return ()
+    return tuple(
+        StuckSlice(slice=slice_label(holding, index))
+        for holding in gateway.deployer.holdings()
+        for index in holding.indexes_on(node_id)
+        if index in holding.stuck
     )
 
 
 def _slices_on(gateway: Gateway, node_id: NodeId) -> tuple[str, ...]:
     return tuple(
-        f"{holding.record.manifest.model_id}/{holding.partition.slices[index].name}"
+        slice_label(holding, index)
         for holding in gateway.deployer.holdings()
         for index in holding.ready_on(node_id)
     )

@@ -40,13 +40,15 @@ def plan_deployment(
     replicas: int = 1,
     existing: Mapping[int, Sequence[NodeId]] | None = None,
     excluded: Collection[NodeId] = (),
+    leaving: Collection[NodeId] = (),
     is_explained: bool = False,
 ) -> Plan:
     """Place every slice once, and up to `replicas` times where memory allows.
 
     `existing` holds the nodes that have a slice already: those stay (reason `kept`) unless they are
-    excluded or gone, so repair is the same call. First placements come first. `is_explained` adds
-    the full list of rejections. Raises CannotPlace with the reasons grouped.
+    excluded or gone, so repair is the same call. What a `leaving` node has stays there too, and
+    gets another home beside it where one can take it. First placements come first. `is_explained`
+    adds the full list of rejections. Raises CannotPlace with the reasons grouped.
     """
     task = Task(
         slices=tuple(slices),
@@ -57,6 +59,7 @@ def plan_deployment(
         times=times,
         links=links,
         excluded=frozenset(excluded),
+        leaving=frozenset(leaving),
     )
     held = _still_there(task, existing or {})
     first = _assign_or_refuse(task, {index: nodes[0] for index, nodes in held.items()})
@@ -135,11 +138,11 @@ def _add_replicas(
     for index, nodes in held.items():
         first = placed[index][0].node_id
         placed[index] += [task.kept(index, node) for node in nodes if node != first]
-    for wanted in range(2, replicas + 1):
+    for wanted in range(1, replicas + 1):
         holders = {
             index: [each.node_id for each in group]
             for index, group in placed.items()
-            if len(group) < wanted
+            if sum(each.node_id not in task.leaving for each in group) < wanted
         }
         for placement in assign_what_fits(task, holders) if holders else ():
             placed[placement.slice_index].append(placement)

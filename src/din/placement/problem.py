@@ -56,6 +56,8 @@ class Task(Struct, kw_only=True):
     times: TimesOf | None
     links: LinkGuess
     excluded: frozenset[NodeId]
+    leaving: frozenset[NodeId] = frozenset()
+    """They keep what they have and get nothing."""
     factor: npt.NDArray[np.float32] = _NOTHING
     """Load factor by row, as it was when the task began."""
     room: Matrix = _NOTHING.astype(np.float64)
@@ -91,7 +93,7 @@ class Task(Struct, kw_only=True):
         flags = self.room >= sum(part.memory_mib for part in unit)
         for part in unit:
             flags &= may_take(self.table, part, self.policy)
-        for node_id in self.excluded:
+        for node_id in self.excluded | self.leaving:
             if node_id in self.table:
                 flags[self.table.row(node_id)] = False
         return flags
