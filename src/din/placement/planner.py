@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from din.domain.model import Edge, Slice
 from din.domain.node import FleetNode, NodeId
 from din.domain.plan import Placement, Plan, Rejection, RejectionCount
@@ -65,18 +67,25 @@ def plan_deployment(
     first = _assign_or_refuse(task, {index: nodes[0] for index, nodes in held.items()})
     placed = {placement.slice_index: [placement] for placement in first.placements}
     _add_replicas(task, placed, held, min(replicas, REPLICAS_MAX))
+    plan = _as_plan(task, placed, first, is_explained=is_explained)
+    return replace(plan, model_id=model_id, version=version)
+
+
+def _as_plan(
+    task: Task, placed: Mapping[int, list[Placement]], first: Assigned, *, is_explained: bool
+) -> Plan:
     chosen = {index: [each.node_id for each in group] for index, group in placed.items()}
     return Plan(
-        plan_id=f"plan-{random.getrandbits(32):08x}",
-        model_id=model_id,
-        version=version,
+        plan_id=f"plan-{task.random.getrandbits(32):08x}",
+        model_id="",
+        version="",
         placements=_primaries_first(placed),
         rejections=_all_rejections(task, chosen) if is_explained else (),
         rejection_counts=_counts(task, chosen),
         relays=_relays(task, chosen),
         expected_ms=_expected_ms(first.placements, first.transfer_ms),
-        policy=policy.name,
-        policy_version=policy.version,
+        policy=task.policy.name,
+        policy_version=task.policy.version,
         notes=() if first.is_exact else (CUT_SHORT,),
     )
 
