@@ -310,7 +310,7 @@ def test_a_draining_node_is_watched_like_a_ready_one(play: Play) -> None:
     assert play.beat()[-1] == AnswerBeat("draining")
     play.do(LinkOpened(NODE_A, 1, 2))
     assert play.status() == "draining"
-    play.do(DispatchFailed(NODE_A, 1, "not accepted"))
+    play.do(DispatchFailed(NODE_A, 1, "not accepted", play.now_ms))
     assert play.status() == "suspect"
     play.to(play.now_ms + 20_000)
     assert play.status() == "lost"
