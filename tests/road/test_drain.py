@@ -14,7 +14,6 @@ from tests.road import small_models
 from tests.road.asking import asking
 from tests.road.processes import Network, get, wait_for
 from tests.road.test_cases import (
-    FAST,
     ONE,
     THREE,
     TWO,
@@ -23,11 +22,17 @@ from tests.road.test_cases import (
     chain_is_right,
     holders,
     register_chain,
-    start,
 )
 from tests.road.test_road import register
 
 pytestmark = pytest.mark.system
+
+
+def start_calmly(network: Network) -> None:
+    """With the fleet's own heartbeats: a busy machine must not make a node look silent."""
+    network.start_gateway()
+    network.start_node(ONE)
+    network.wait_ready(ONE)
 
 
 @contextmanager
@@ -53,7 +58,7 @@ def always_ready(network: Network, model: str = "chain") -> Iterator[None]:
 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_the_only_holder_serves_until_another_node_can(network: Network, is_whole: bool) -> None:
-    start(network, ONE)
+    start_calmly(network)
     register_chain(network, partition_points=() if is_whole else ("add.0", "add.1"), replicas=1)
     network.start_node(TWO)
     network.wait_ready(TWO)
@@ -78,7 +83,7 @@ def test_the_only_holder_serves_until_another_node_can(network: Network, is_whol
 def test_a_drain_without_another_place_says_so_lasts_and_ends_where_it_can(
     network: Network,
 ) -> None:
-    start(network, ONE)
+    start_calmly(network)
     register_chain(network, replicas=1)
     network.start_node(TWO, memory_mib=1)
     network.wait_ready(TWO)
@@ -96,7 +101,7 @@ def test_a_drain_without_another_place_says_so_lasts_and_ends_where_it_can(
     assert network.gateway is not None
     network.gateway.send_signal(signal.SIGKILL)
     network.gateway.wait()
-    network.start_gateway(**FAST, port=port)
+    network.start_gateway(port=port)
     wait_for("it drains on", lambda: network.statuses().get(ONE) == "draining")
     answers_normally(network)
     assert all(nodes == {ONE} for nodes in holders(network).values())
@@ -112,7 +117,7 @@ def test_a_drain_without_another_place_says_so_lasts_and_ends_where_it_can(
 def test_an_undrained_node_takes_slices_again_and_a_forced_one_serves_nothing(
     network: Network,
 ) -> None:
-    start(network, ONE)
+    start_calmly(network)
     register_chain(network, replicas=1)
     forced = network.din("node", "drain", ONE, "--force")
     assert forced.returncode == 0, forced.stderr
@@ -130,10 +135,11 @@ def test_an_undrained_node_takes_slices_again_and_a_forced_one_serves_nothing(
 
 def test_a_run_that_takes_many_times_its_mean_is_no_second_attempt(network: Network) -> None:
     """Through the agent, on the only node that has it: the second would queue behind the first."""
-    network.start_gateway(**FAST, direct=False)
+    network.start_gateway(direct=False)
     network.start_node(ONE)
     network.wait_ready(ONE)
-    register(network, small_models.slow(network.folder / "slow.onnx"), "slow")
+    path = small_models.slow(network.folder / "slow.onnx")
+    register(network, path, "slow", backend_options={"threads": "1"})
     with network.client(timeout_ms=60_000) as client:
         for _ in range(3):
             short = client.infer("slow", {"rounds": np.array(1, np.int64)})
