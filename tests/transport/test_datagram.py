@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from din.errors import Conflict, Unreachable
-from din.transport.datagram import DatagramCaller, DatagramServer
+from din.transport.datagram import DatagramServer, datagram_caller
 
 HOST = "127.0.0.1"
 
@@ -23,7 +23,7 @@ def test_what_is_answered_comes_back_and_the_rest_is_silence() -> None:
             done.set()
 
         server = DatagramServer(HOST, 0, lambda each: each.upper() if each != b"no" else None)
-        caller = DatagramCaller(HOST, server.port, hear)
+        caller = await datagram_caller(HOST, server.port, hear)
         caller.send(b"no")
         caller.send(b"yes")
         async with asyncio.timeout(10):
@@ -40,7 +40,7 @@ def test_a_caller_outlives_a_port_that_is_closed() -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
             taken.bind((HOST, 0))
             port = taken.getsockname()[1]
-        caller = DatagramCaller(HOST, port, lambda _: None)
+        caller = await datagram_caller(HOST, port, lambda _: None)
         refusals: list[str] = []
         for _ in range(5):
             try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hmac
+import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from din.errors import Denied, UsageError
 from din.wire.beat_datagram import CODE_BYTES, BeatKey, split_beat
 from din.wire.heartbeat import Heartbeat, encode_heartbeat, encode_heartbeat_answer
 
+VECTORS = Path(__file__).parents[2] / "docs/protocol/vectors"
 KEY = bytes(range(32))
 NODE = NodeId("00112233aabbccdd")
 
@@ -76,3 +79,10 @@ def test_an_answer_is_never_taken_for_a_beat() -> None:
     body = longest + key.seal_answer(b"", longest)[-CODE_BYTES:]
     _, inside = split_beat(body)
     assert not key.is_sealed(body, inside)
+
+
+def test_the_published_vector_holds() -> None:
+    vector = json.loads((VECTORS / "heartbeat-datagram.json").read_text())
+    key, beat = BeatKey(bytes.fromhex(vector["key"])), bytes.fromhex(vector["beat"])
+    assert key.seal_beat(beat).hex() == vector["datagram"]
+    assert key.open_answer(bytes.fromhex(vector["answer"]), beat) == vector["answer_word"]

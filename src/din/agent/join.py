@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from din.agent.beats import DatagramBeats
 from din.agent.search import (
     REQUEST_FAILURES,
     REQUEST_MS,
@@ -79,6 +80,7 @@ class _Membership(Struct):
     joined: Joined
     profile: NodeProfile
     schedule: BeatSchedule
+    datagrams: DatagramBeats | None = None
 
 
 class Joiner:
@@ -168,7 +170,11 @@ class Joiner:
             while not self._is_stopping:
                 self._member = await self._register(client, chosen)
                 self._failures = 0
-                await self._beat_until_replaced(self._member)
+                try:
+                    await self._beat_until_replaced(self._member)
+                finally:
+                    if self._member.datagrams is not None:
+                        self._member.datagrams.close()
         finally:
             self._client = None
             await client.close()
@@ -188,7 +194,19 @@ class Joiner:
         schedule = BeatSchedule(answer.heartbeat_interval_ms, answer.heartbeat_jitter_ms)
         joined = Joined(answer, chosen.url, chosen.how)
         self._tell(joined)
-        return _Membership(client, joined, profile, schedule)
+        return _Membership(client, joined, profile, schedule, await self._datagrams(joined))
+
+    async def _datagrams(self, joined: Joined) -> DatagramBeats | None:
+        """Heartbeats by datagram, where the gateway offers them and there is a way."""
+        answer = joined.answer
+        host = urlsplit(joined.gateway_url).hostname
+        if not answer.beat_port or not host:
+            return None
+        try:
+            return await DatagramBeats(answer.beat_key, self._report).open(host, answer.beat_port)
+        except Unreachable as error:
+            self._report("beats_by_http", reason=error.message)
+            return None
 
     def _tell(self, joined: Joined) -> None:
         answer = joined.answer
@@ -242,6 +260,10 @@ class Joiner:
         timeout_ms = min(REQUEST_MS, member.schedule.interval_ms)
         headers = {"Content-Type": heartbeat.CONTENT_TYPE}
         body = self._encoded_beat(member.profile)
+        if member.datagrams is not None:
+            by_datagram = await member.datagrams.ask(body)
+            if by_datagram is not None:
+                return by_datagram
         status, _, answer = await member.client.request(
             "POST", HEARTBEAT_PATH, body, headers, timeout_ms
         )

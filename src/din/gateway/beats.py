@@ -15,8 +15,9 @@ from msgspec import Struct
 from din.discovery.membership import MEMBERS_MAX
 from din.domain.node import NodeId
 from din.errors import DinError, UsageError
-from din.wire.beat_datagram import KEY_BYTES, BeatKey, split_beat
+from din.wire.beat_datagram import BeatKey, split_beat
 from din.wire.heartbeat import COUNTERS, COUNTERS_AT
+from din.wire.registration import BEAT_KEY_BYTES
 
 REFUSALS: Final = ("malformed", "stranger", "wrong code", "replayed")
 
@@ -44,7 +45,7 @@ class BeatKeys:
         """A fresh key for this registration; an older one counts no more."""
         if len(self._keys) >= MEMBERS_MAX:
             self._keys.pop(next(iter(self._keys)))
-        key = self._random_bytes(KEY_BYTES)
+        key = self._random_bytes(BEAT_KEY_BYTES)
         self._keys[bytes.fromhex(node_id)] = _Key(BeatKey(key), session)
         return key
 

@@ -63,19 +63,12 @@ class DatagramServer:
 class DatagramCaller:
     """Sends datagrams to one address and hears what comes back from there."""
 
-    def __init__(self, host: str, port: int, heard: Callable[[bytes], None]) -> None:
-        """`heard` never raises. Raises Unreachable when there is no way to that address."""
-        family, _, _, _, target = _resolved(host, port)
+    def __init__(self, sock: socket.socket, heard: Callable[[bytes], None]) -> None:
+        """`heard` never raises. Made by `datagram_caller`."""
         self._heard = heard
+        self._socket = sock
         self._loop = asyncio.get_running_loop()
-        self._socket = socket.socket(family, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
-        try:
-            self._socket.connect(target)
-        except OSError as error:
-            self._socket.close()
-            raise Unreachable(f"no way to {host}:{port}: {reason_of(error)}") from None
-        self._loop.add_reader(self._socket.fileno(), self._on_readable)
+        self._loop.add_reader(sock.fileno(), self._on_readable)
 
     def send(self, datagram: bytes) -> None:
         """Raises Unreachable when it cannot leave now."""
@@ -98,8 +91,28 @@ class DatagramCaller:
             self._heard(datagram)
 
 
+async def datagram_caller(host: str, port: int, heard: Callable[[bytes], None]) -> DatagramCaller:
+    """A caller of one address. Raises Unreachable when there is no way to it."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except OSError as error:
+        raise _unreachable(host, port, error) from None
+    family, _, _, _, target = found[0]
+    sock = socket.socket(family, socket.SOCK_DGRAM)
+    sock.setblocking(False)
+    try:
+        sock.connect(target)
+    except OSError as error:
+        sock.close()
+        raise Unreachable(f"no way to {host}:{port}: {reason_of(error)}") from None
+    return DatagramCaller(sock, heard)
+
+
 def _bound(host: str, port: int) -> socket.socket:
-    family, _, _, _, address = _resolved(host, port)
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    except OSError as error:
+        raise _unreachable(host, port, error) from None
     sock = socket.socket(family, socket.SOCK_DGRAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
@@ -113,13 +126,6 @@ def _bound(host: str, port: int) -> socket.socket:
             ) from None
         raise _unreachable(host, port, error) from None
     return sock
-
-
-def _resolved(host: str, port: int) -> Any:
-    try:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    except OSError as error:
-        raise _unreachable(host, port, error) from None
 
 
 def _unreachable(host: str, port: int, error: OSError) -> DinError:

@@ -24,7 +24,6 @@ from din.wire.heartbeat import (
     decode_heartbeat_answer,
 )
 
-KEY_BYTES: Final = 32
 CODE_BYTES: Final = 16
 DATAGRAM_BYTES_MAX: Final = BEAT_BYTES_MAX + CODE_BYTES
 _TO_GATEWAY: Final = b"din beat 1"

@@ -40,6 +40,7 @@ LABEL_COUNT_MAX, LABEL_BYTES_MAX = 8, 40
 ADDRESS_COUNT_MAX, ADDRESS_BYTES_MAX = 4, 120
 PROTOCOL_COUNT_MAX: Final = 8
 WARNING_COUNT_MAX, WARNING_BYTES_MAX = 4, 255
+BEAT_KEY_BYTES: Final = 32
 U32_MAX: Final = 2**32 - 1
 INTERVAL_MS_MAX: Final = 3_600_000
 CENTICORES_MAX: Final = 1_000_000
@@ -58,8 +59,8 @@ _ANSWER = "registration answer"
 ) = _NODE_TAGS = tuple(range(1, 18))  # fmt: skip
 (
     OUTCOME, GIVEN_NAME, GATEWAY_ID, INTERVAL_MS, JITTER_MS, LINKS, PROTOCOL, WARNINGS, REASON,
-    HINT, GATEWAY_PROTOCOLS, GATEWAY_CLUSTER,
-) = _ANSWER_TAGS = tuple(range(1, 13))  # fmt: skip
+    HINT, GATEWAY_PROTOCOLS, GATEWAY_CLUSTER, BEAT_KEY, BEAT_PORT,
+) = _ANSWER_TAGS = tuple(range(1, 15))  # fmt: skip
 _ADMITTED, _REFUSED = 1, 2
 
 
@@ -82,6 +83,14 @@ class Admission(Struct, frozen=True, kw_only=True):
     """Where the node dials the gateway: `unix:/path` first, then `tcp:host:port`."""
     protocol_version: int
     warnings: tuple[str, ...] = ()
+    beat_key: bytes = b""
+    """For heartbeats by datagram during this registration; given over TLS only."""
+    beat_port: int = 0
+    """UDP port of the host that answered; 0 = heartbeats go by HTTP."""
+
+    def __repr__(self) -> str:
+        """Without the key: representations end up in logs."""
+        return f"Admission(name={self.name!r}, gateway_id={self.gateway_id!r})"
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
@@ -218,6 +227,9 @@ def encode_answer(answer: RegistrationAnswer) -> bytes:
     writer.texts(LINKS, "links", links, ADDRESS_COUNT_MAX, ADDRESS_BYTES_MAX)
     writer.integer(PROTOCOL, "protocol_version", answer.protocol_version, 255)
     writer.texts(WARNINGS, "warnings", answer.warnings, WARNING_COUNT_MAX, WARNING_BYTES_MAX)
+    if answer.beat_port:
+        writer.raw(BEAT_KEY, "beat_key", answer.beat_key, BEAT_KEY_BYTES)
+        writer.integer(BEAT_PORT, "beat_port", answer.beat_port, _PORT_MAX)
     return writer.body()
 
 
@@ -248,6 +260,10 @@ def _decode_admission(reader: Reader, gateway_id: str) -> Admission:
     jitter_ms = reader.integer(JITTER_MS, "heartbeat_jitter_ms", INTERVAL_MS_MAX)
     links = reader.texts(LINKS, "links", ADDRESS_COUNT_MAX, ADDRESS_BYTES_MAX)
     version = reader.integer(PROTOCOL, "protocol_version", 255)
+    key = reader.raw(BEAT_KEY, "beat_key", BEAT_KEY_BYTES) or b""
+    port = reader.integer(BEAT_PORT, "beat_port", _PORT_MAX) or 0
+    if port and len(key) != BEAT_KEY_BYTES:
+        raise UsageError(f"{_ANSWER}: beat_key has {len(key)} bytes, not {BEAT_KEY_BYTES}")
     return Admission(
         name=check_name("node name", name),
         gateway_id=_needed("gateway_id", gateway_id or None, _ANSWER),
@@ -256,6 +272,8 @@ def _decode_admission(reader: Reader, gateway_id: str) -> Admission:
         links=tuple(check_address(each) for each in links),
         protocol_version=_needed("protocol_version", version, _ANSWER),
         warnings=reader.texts(WARNINGS, "warnings", WARNING_COUNT_MAX, WARNING_BYTES_MAX),
+        beat_key=key if port else b"",
+        beat_port=port,
     )
 
 
