@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -56,6 +56,11 @@ OnWorkerDied = Callable[[int, str], None]
 dead worker could not be replaced; it is tried again."""
 
 
+OpenFiles = Callable[[tuple[str, ...]], Awaitable[list[int]]]
+"""Descriptors of the slice's files, one each, opened anew for each worker; the pool closes them.
+Raises DinError."""
+
+
 class _Worker:
     """One place in the pool and who fills it."""
 
@@ -91,8 +96,10 @@ class WorkerPool:
         on_worker_ready: OnWorkerReady,
         on_worker_died: OnWorkerDied,
         settings: PoolSettings | None = None,
+        open_files: OpenFiles | None = None,
     ) -> None:
         self._zygote = zygote
+        self._open_files = open_files or open_paths
         self._on_worker_ready = on_worker_ready
         self._on_worker_died = on_worker_died
         self._settings = settings or PoolSettings()
@@ -246,7 +253,7 @@ class WorkerPool:
         given: list[int] = []
         """What the worker gets; closed here afterwards."""
         try:
-            given.extend(_open(path) for path in recipe.artifact_paths)
+            given += await self._open_files(recipe.artifact_paths)
             given += self._open_channel(worker, layout)
             if recipe.wants_direct:
                 given += self._open_direct(worker, layout)
@@ -345,11 +352,15 @@ def _on_loaded(worker: _Worker, message: Loaded | LoadFailed) -> None:
         worker.loaded.set_exception(error_of_code(message.code, message.message, message.hint))
 
 
-def _open(path: str) -> int:
+async def open_paths(paths: Sequence[str]) -> list[int]:
+    """The files themselves. Raises BadModel."""
+    opened: list[int] = []
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        opened.extend(os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths)
     except OSError as error:
+        close_all(opened)
         raise BadModel(
-            f"the slice's file {path} cannot be opened: {error.strerror}",
+            f"the slice's file {error.filename} cannot be opened: {error.strerror}",
             hint="it is fetched again when the model is deployed again",
         ) from error
+    return opened

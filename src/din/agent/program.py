@@ -28,6 +28,7 @@ from din.agent.peers import Peers
 from din.agent.profile import check_host, make_profile, sensor_settings
 from din.agent.router import Router
 from din.agent.slices import Slices
+from din.agent.unsealer import Unsealer
 from din.agent.zygote import Zygote
 from din.config import NodeConfig
 from din.domain.node import NodeHealth, NodeProfile
@@ -74,12 +75,14 @@ class Agent:
         self._zygote = Zygote(self._loop, lambda text: report("zygote", reason=text))
         self._offers = Offers(report)
         files = SliceFiles(Path(config.state_dir) / "slices", report)
+        self._unsealer = Unsealer(Path(config.state_dir) / "trust")
         self._slices = Slices(
             zygote=self._zygote,
             executor=self._executor,
             peers=self._peers,
             offers=self._offers,
             files=files,
+            unsealer=self._unsealer,
             tell=self._tell,
             memory_free=lambda: sensors.health(0).memory_mib_free,
             report=report,
@@ -227,6 +230,7 @@ class Agent:
             await self._redialler.stop("the node stops")
         await asyncio.gather(*self._changes, return_exceptions=True)
         await self._slices.close()
+        await self._unsealer.close()
         await self._peers.close()
         self._server.close("the node stops")
         self._executor.close()

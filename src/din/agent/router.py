@@ -14,7 +14,7 @@ from din.agent.peers import Peers
 from din.agent.slices import Slices
 from din.system.descriptors import close_all
 from din.transport.link import Link
-from din.wire.messages import AnyMessage, Cancel, Prepare, Revoked, Run, Unload
+from din.wire.messages import AnyMessage, Cancel, Prepare, Renew, Revoked, Run, Unload
 
 Report = Callable[..., None]
 
@@ -71,17 +71,19 @@ class Router:
                 self._executor.take(message, body)
             case Cancel():
                 self._executor.cancel(message)
-            case Prepare() | Unload() | Revoked() if link.peer_id == self.gateway_id:
+            case Prepare() | Renew() | Unload() | Revoked() if link.peer_id == self.gateway_id:
                 self._obey(message)
             case _:
                 kind = type(message).__name__
                 self._report("message_refused", peer=link.peer_id, kind=kind)
 
-    def _obey(self, message: Prepare | Unload | Revoked) -> None:
+    def _obey(self, message: Prepare | Renew | Unload | Revoked) -> None:
         match message:
             case Prepare():
                 if not self.is_stopping:
                     self._slices.prepare(message)
+            case Renew():
+                self._slices.renew(message)
             case Unload():
                 self._slices.unload(message)
             case Revoked():

@@ -4,6 +4,7 @@
     loading --failed--> absent, and PREPARE_FAILED says why
     loaded --PREPARE again--> loaded: edges and peers are taken over, PREPARED at once
     loaded --a peer can be dialled now, or no more--> loaded: PREPARED says which cannot
+    loading, loaded --lease over--> as after UNLOAD, and PREPARE_FAILED says so
 
 Repeating any order is harmless: a gateway that came back says everything again.
 """
@@ -17,13 +18,24 @@ from typing import Final, Protocol
 
 from din.agent.executor import Executor
 from din.agent.files import SliceFiles
+from din.agent.leasing import LeaseWatch, over_error
 from din.agent.offers import Offers
 from din.agent.peers import Peers
-from din.agent.pool import WorkerPool
+from din.agent.pool import WorkerPool, open_paths
+from din.agent.unsealer import NO_FILE, Unsealer
 from din.agent.zygote import Zygote
 from din.errors import DeadlineExceeded, DinError, Internal, TooLarge, Unavailable
 from din.execution.events import SliceKey, SliceLoaded, SliceUnloaded
-from din.wire.messages import AnyMessage, Prepare, Prepared, PrepareFailed, Unload, WorkerDied
+from din.system.descriptors import close_all
+from din.wire.messages import (
+    AnyMessage,
+    Prepare,
+    Prepared,
+    PrepareFailed,
+    Renew,
+    Unload,
+    WorkerDied,
+)
 from din.wire.worker import ArenaLayout, Loaded
 
 SLICES_MAX: Final = 256
@@ -68,6 +80,7 @@ class Slices:
         peers: Peers,
         offers: Offers,
         files: SliceFiles,
+        unsealer: Unsealer,
         tell: Teller,
         memory_free: MemoryFree,
         report: Report,
@@ -77,6 +90,8 @@ class Slices:
         self._peers = peers
         self._offers = offers
         self._files = files
+        self._unsealer = unsealer
+        self._leases = LeaseWatch(self._lease_over)
         self._tell = tell
         self._memory_free = memory_free
         self._report = report
@@ -97,6 +112,7 @@ class Slices:
                 return
             held = self._held[key] = _Held(order)
         held.order = order
+        self._leases.grant(key, order)
         if held.task is None:
             held.task = asyncio.get_running_loop().create_task(self._prepare(key, held))
 
@@ -112,17 +128,32 @@ class Slices:
         """Drain one slice of a deployment, or all of them, then drop it."""
         for key, held in list(self._held.items()):
             is_meant = order.slice_index is None or key[1] == order.slice_index
-            if key[0] != order.epoch or not is_meant:
-                continue
-            if held.loaded is None:
-                del self._held[key]
-                if held.task is not None:
-                    held.task.cancel()
-            else:
-                self._executor.give(SliceUnloaded(key))
+            if key[0] == order.epoch and is_meant:
+                self._unload(key, held)
+
+    def _unload(self, key: SliceKey, held: _Held) -> None:
+        self._leases.end(key)
+        if held.loaded is None:
+            del self._held[key]
+            if held.task is not None:
+                held.task.cancel()
+        else:
+            self._executor.give(SliceUnloaded(key))
+
+    def renew(self, order: Renew) -> None:
+        """Hold the sealed slices of a deployment longer."""
+        self._leases.renew(order)
+
+    def _lease_over(self, key: SliceKey) -> None:
+        held = self._held.get(key)
+        if held is not None:
+            self._report("lease_over", slice=held.order.slice.name)
+            self._tell_failed(held.order, over_error())
+            self._unload(key, held)
 
     def drop(self, key: SliceKey) -> None:
         """Nothing needs the slice any more: stop its workers."""
+        self._leases.end(key)
         held = self._held.pop(key, None)
         if held is None or held.pool is None:
             return
@@ -132,6 +163,7 @@ class Slices:
 
     async def close(self) -> None:
         """Stop everything at once."""
+        self._leases.close()
         tasks = [held.task for held in self._held.values() if held.task is not None]
         for task in tasks:
             task.cancel()
@@ -172,6 +204,7 @@ class Slices:
             self._zygote,
             on_worker_ready=partial(self._on_worker_ready, key),
             on_worker_died=partial(self._on_worker_died, key),
+            open_files=partial(self._open_files, key, held),
         )
         held.pool = pool
         try:
@@ -193,6 +226,23 @@ class Slices:
             memory_mib=loaded.memory_mib,
         )
         return loaded
+
+    async def _open_files(self, key: SliceKey, held: _Held, paths: tuple[str, ...]) -> list[int]:
+        """What a worker may read: the files, or what of them was verified and opened."""
+        order = held.order
+        if not self._unsealer.is_needed(order):
+            return await open_paths(paths)
+        self._leases.check(key)
+        if not paths:
+            await self._unsealer.open(order, NO_FILE)
+        opened: list[int] = []
+        try:
+            for index, path in enumerate(paths):
+                opened.append(await self._unsealer.open(order, index, path))
+        except BaseException:
+            close_all(opened)
+            raise
+        return opened
 
     async def _settle(self, key: SliceKey, held: _Held) -> None:
         """Edges to the core, links to the peers, word to the gateway."""
@@ -229,6 +279,7 @@ class Slices:
         if held.loaded is None:
             if self._held.get(key) is held:
                 del self._held[key]
+                self._leases.end(key)
             self._report("slice_not_loaded", slice=held.order.slice.name, reason=error.message)
             self._tell_failed(held.order, error)
         else:

@@ -32,3 +32,9 @@ def fine_monotonic_ms() -> float:
 def wall_clock_ms() -> int:
     """Milliseconds since 1970. Only for what must outlast a restart: times to live, leases."""
     return time.time_ns() // 1_000_000
+
+
+def boot_ms() -> int:
+    """Like `monotonic_ms`, but it goes on while the machine sleeps: for what must not outlast
+    that."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

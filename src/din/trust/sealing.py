@@ -10,6 +10,7 @@ import hashlib
 import os
 import struct
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Final, Literal
 
@@ -25,6 +26,8 @@ from din.trust.authority import read_secret
 Algorithm = Literal["aes-256-gcm", "chacha20-poly1305"]
 Random = Callable[[int], bytes]
 Buffer = bytes | bytearray | memoryview
+Reader = Callable[[memoryview], int]
+"""Fills a buffer; how many bytes it took."""
 
 MAGIC: Final = b"DINM1"
 CHUNK_BYTES: Final = 1024 * 1024
@@ -175,39 +178,60 @@ def sealed_pieces(header: Header, data_key: bytes, plain: Buffer) -> Iterator[by
         yield sealer.seal(view[start : start + CHUNK_BYTES])
 
 
-def open_into(sealed: Buffer, header: Header, data_key: bytes, target: memoryview) -> None:
-    """Decrypt a whole sealed file into memory of exactly its plain size.
+class ChunkOpener:
+    """Decrypts chunks, each into its place."""
+
+    def __init__(self, header: Header, data_key: bytes) -> None:
+        self._header = header
+        self._aad = header.data
+        self._cipher = _CIPHERS[header.algorithm](data_key)
+
+    def open(self, index: int, sealed: Buffer, target: memoryview) -> None:
+        """One chunk with its tag. Raises BadModel when it is not what was sealed there."""
+        nonce = _nonce(self._header, index)
+        try:
+            self._cipher.decrypt_into(nonce, sealed, self._aad, target)
+        except InvalidTag:
+            raise BadModel(
+                f"chunk {index} of {self._header.chunks} of the sealed file does not open",
+                hint=_DAMAGED,
+            ) from None
+
+
+def open_into(read: Reader, header: Header, data_key: bytes, target: memoryview) -> None:
+    """Decrypt a whole sealed file into memory of exactly its plain size; `read` fills a buffer
+    with what follows the header and then what follows that.
 
     Raises BadModel when a byte was changed, or a chunk is missing, doubled or at another place;
     what `target` holds then is worthless.
     """
-    if len(sealed) != header.nbytes:
-        raise BadModel(
-            f"the sealed file has {len(sealed)} bytes instead of {header.nbytes}", hint=_DAMAGED
-        )
     assert len(target) == header.plain_nbytes, "the target has another size"
-    view, aad = memoryview(sealed), header.data
-    cipher = _CIPHERS[header.algorithm](data_key)
-    at = HEADER_BYTES
+    opener = ChunkOpener(header, data_key)
+    room = memoryview(bytearray(CHUNK_BYTES + TAG_BYTES))
     for index in range(header.chunks):
-        start = index * CHUNK_BYTES
-        end = min(start + CHUNK_BYTES, header.plain_nbytes)
-        size = end - start + TAG_BYTES
-        try:
-            cipher.decrypt_into(_nonce(header, index), view[at : at + size], aad, target[start:end])
-        except InvalidTag:
-            raise BadModel(
-                f"chunk {index} of {header.chunks} of the sealed file does not open",
-                hint=_DAMAGED,
-            ) from None
-        at += size
+        part = target[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES]
+        sealed = room[: len(part) + TAG_BYTES]
+        if read(sealed) != len(sealed):
+            raise BadModel(f"the sealed file ends in chunk {index}", hint=_DAMAGED)
+        opener.open(index, sealed, part)
 
 
-def open_sealed(sealed: Buffer, data_key: bytes) -> bytearray:
+def check_length(header: Header, nbytes: int) -> None:
+    """Raises BadModel unless the whole sealed file has the size that its header asks for."""
+    if nbytes != header.nbytes:
+        raise BadModel(
+            f"the sealed file has {nbytes} bytes instead of {header.nbytes}", hint=_DAMAGED
+        )
+
+
+def open_sealed(sealed: bytes | bytearray, data_key: bytes) -> bytearray:
     """The plain content of a whole sealed file. Raises BadModel."""
     header = parse_header(sealed)
+    check_length(header, len(sealed))
     plain = bytearray(header.plain_nbytes)
-    open_into(sealed, header, data_key, memoryview(plain))
+    source = BytesIO(sealed)
+    source.seek(HEADER_BYTES)
+    open_into(source.readinto, header, data_key, memoryview(plain))
     return plain
 
 
