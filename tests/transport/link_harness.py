@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tls_machines import CLUSTER, GATEWAY, NODE, Machines
+
 from din.domain.deployment import Epoch, Route
 from din.domain.node import NodeId
 from din.domain.tensor import TensorMeta
@@ -16,6 +18,7 @@ from din.transport.dial import dial
 from din.transport.limits import DEFAULT_LIMITS, LinkLimits
 from din.transport.link import Link
 from din.transport.server import LinkServer
+from din.transport.tls_identity import TlsIdentity
 from din.wire.frame import FIXED_BYTES, decode_fixed, decode_message, encode_head
 from din.wire.messages import AnyMessage, Hello, Message, Run
 
@@ -84,9 +87,12 @@ class Reports(list[tuple[str, dict[str, object]]]):
 
 
 class Pair:
-    """A server and one link dialled to it, over `tcp` or `unix`."""
+    """A server and one link dialled to it, over `tcp`, `unix` or `tls`."""
 
     def __init__(self) -> None:
+        self.server_id = "gateway-1"
+        self.own_id = "node-a"
+        self.tls: TlsIdentity | None = None
         self.there = Recorder()
         self.here = Recorder()
         self.reports = Reports()
@@ -121,7 +127,15 @@ async def serving(
     kind: str, folder: Path, limits: LinkLimits = DEFAULT_LIMITS
 ) -> AsyncIterator[Pair]:
     pair = Pair()
-    pair.server = LinkServer("gateway-1", 7, pair.there, limits=limits, report=pair.reports)
+    server_tls = None
+    if kind == "tls":
+        machines = Machines(folder)
+        pair.server_id, pair.own_id = GATEWAY.id, NODE.id
+        server_tls = TlsIdentity(machines.gateway, CLUSTER, pair.reports)
+        pair.tls = TlsIdentity(machines.node, CLUSTER, pair.reports)
+    pair.server = LinkServer(
+        pair.server_id, 7, pair.there, limits=limits, report=pair.reports, tls=server_tls
+    )
     if kind == "unix":
         path = folder / "link.sock"
         pair.server.listen_unix(str(path))
@@ -153,17 +167,18 @@ async def linked(
 async def call(
     pair: Pair,
     *,
-    own_id: str = "node-a",
+    own_id: str | None = None,
     session: int = 3,
-    target_id: str = "gateway-1",
+    target_id: str | None = None,
     timeout_ms: int = 5000,
     limits: LinkLimits = DEFAULT_LIMITS,
 ) -> Link:
     return await dial(
         [pair.address],
-        own_id=own_id,
+        own_id=pair.own_id if own_id is None else own_id,
         session=session,
-        target_id=target_id,
+        target_id=pair.server_id if target_id is None else target_id,
+        tls=pair.tls,
         handler=pair.here,
         timeout_ms=timeout_ms,
         limits=limits,

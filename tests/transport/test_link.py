@@ -24,6 +24,7 @@ from din.wire.messages import (
 )
 
 BOTH = pytest.mark.parametrize("kind", ["tcp", "unix"])
+EVERY = pytest.mark.parametrize("kind", ["tcp", "unix", "tls"])
 SIZES = [1, 63, 64, 4096, URGENT_BODY_BYTES_MAX, URGENT_BODY_BYTES_MAX + 1, 600_000, 16 << 20]
 STILL = LinkLimits(ping_after_ms=600_000, dead_after_ms=1_200_000)
 """Without pings, for tests in which a peer is silent or its queue is full."""
@@ -56,7 +57,7 @@ async def body_of_every_size(kind: str, folder: Path) -> None:
         assert pair.link.is_local == (kind == "unix")
 
 
-@BOTH
+@EVERY
 def test_a_frame_that_the_kernel_takes_whole_is_told_as_sent_before_send_returns(
     kind: str, tmp_path: Path
 ) -> None:
@@ -71,7 +72,7 @@ def test_a_frame_that_the_kernel_takes_whole_is_told_as_sent_before_send_returns
     asyncio.run(main())
 
 
-@BOTH
+@EVERY
 def test_bodies_of_every_size_arrive_whole(kind: str, tmp_path: Path) -> None:
     asyncio.run(body_of_every_size(kind, tmp_path))
 
@@ -94,7 +95,7 @@ def test_many_tensors_lie_where_offsets_of_says(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-@BOTH
+@EVERY
 def test_both_sides_send_at_once(kind: str, tmp_path: Path) -> None:
     data = random.Random(1).randbytes(3_000_000)
 
@@ -198,7 +199,7 @@ def test_our_own_close_in_mid_body_gives_the_memory_back(tmp_path: Path) -> None
     asyncio.run(main())
 
 
-@BOTH
+@EVERY
 def test_an_orderly_close_lets_what_is_queued_go_first(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with linked(kind, tmp_path) as pair:

@@ -19,6 +19,7 @@ from din.transport.limits import LinkLimits
 from din.transport.outbox import CHUNK_BYTES_MAX, VIEWS_MAX, OnSent, Outbox
 from din.transport.reader import FrameReader
 from din.transport.sockets import SocketLike, host_of, reason_of, receive, send
+from din.transport.tls_socket import TlsSocket
 from din.wire.frame import Unknown
 from din.wire.messages import AnyMessage
 
@@ -65,6 +66,8 @@ class Lane:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = sock
+        self._tls = sock if isinstance(sock, TlsSocket) else None
+        self._is_more_due = False
         self._owner = owner
         self._is_local = is_local
         self._reader = FrameReader(self, limits)
@@ -120,6 +123,8 @@ class Lane:
         self._reader.is_paused = False
         self._loop.add_reader(self._socket.fileno(), self._on_readable)
         self._guarded_parse()
+        if self._tls is not None:
+            self._read_on(self._tls)
 
     def put(
         self,
@@ -213,6 +218,19 @@ class Lane:
             # It mostly lies in the socket already, and descriptors come before it: another turn
             # of the loop would cost more than asking.
             self._receive(is_local=False)
+        if self._tls is not None:
+            self._read_on(self._tls)
+
+    def _read_on(self, tls: TlsSocket) -> None:
+        """No descriptor becomes readable for bytes that are decrypted already."""
+        if tls.has_more and not self._is_more_due:
+            self._is_more_due = True
+            self._loop.call_soon(self._on_more)
+
+    def _on_more(self) -> None:
+        self._is_more_due = False
+        if self.is_reading and not self._reader.is_paused:
+            self._on_readable()
 
     def _receive(self, *, is_local: bool) -> None:
         try:

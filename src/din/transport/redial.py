@@ -7,11 +7,13 @@ from collections.abc import Container, Sequence
 from random import Random
 from typing import Final
 
+from din.domain.trust import Role
 from din.errors import DinError
 from din.flow.backoff import Backoff
 from din.transport.dial import DIAL_TIMEOUT_MS, dial, ignore_reports
 from din.transport.limits import DEFAULT_LIMITS, LinkLimits
 from din.transport.link import Link, LinkHandler, Report
+from din.transport.tls_identity import TlsIdentity
 
 REDIAL_BACKOFF: Final = Backoff(base_ms=100.0, cap_ms=5_000.0, jitter=0.5)
 STEADY_S: Final = 5.0
@@ -33,6 +35,8 @@ class Redialler:
         handler: LinkHandler,
         random: Random,
         target_id: str = "",
+        target_role: Role = "gateway",
+        tls: TlsIdentity | None = None,
         timeout_ms: int = DIAL_TIMEOUT_MS,
         limits: LinkLimits = DEFAULT_LIMITS,
         backoff: Backoff = REDIAL_BACKOFF,
@@ -44,6 +48,8 @@ class Redialler:
         self._handler = handler
         self._random = random
         self._target_id = target_id
+        self._target_role: Role = target_role
+        self._tls = tls
         self._timeout_ms = timeout_ms
         self._limits = limits
         self._backoff = backoff
@@ -109,6 +115,8 @@ class Redialler:
                 session=self._session,
                 handler=self._handler,
                 target_id=self._target_id,
+                target_role=self._target_role,
+                tls=self._tls,
                 timeout_ms=self._timeout_ms,
                 limits=self._limits,
                 report=self._report,

@@ -15,13 +15,17 @@ from typing import Final
 
 from msgspec import Struct
 
+from din.domain.trust import PeerName, Role
+from din.errors import DinError
 from din.transport.dial import ignore_reports
 from din.transport.handshake import REASON_CHARACTERS_MAX, FirstFrame, refusal_of, say
 from din.transport.lane import Lane
 from din.transport.limits import DEFAULT_LIMITS, LinkLimits
 from din.transport.link import Link, LinkHandler, Report
 from din.transport.listening import Identity, bind_tcp, bind_unix, identity_of, unlink_unix
-from din.transport.sockets import tune
+from din.transport.sockets import SocketLike, tune
+from din.transport.tls_handshake import secure
+from din.transport.tls_identity import TlsIdentity
 from din.wire.messages import PROTOCOL_VERSION, AnyMessage, Hello, Refused, Welcome
 
 ACCEPTS_PER_TURN_MAX: Final = 16
@@ -37,13 +41,24 @@ def _admit_all(_: str, __: int) -> str:
     return ""
 
 
+RoleOf = Callable[[str], Role]
+"""Which role the certificate of a peer with this id must name."""
+
+
+def _node(_: str) -> Role:
+    return "node"
+
+
 class _Visitor(Struct, eq=False):
     """A socket without a finished handshake."""
 
-    lane: Lane
     who: str
     is_local: bool
-    timer: asyncio.TimerHandle
+    timer: asyncio.TimerHandle | None = None
+    securing: asyncio.Task[None] | None = None
+    name: PeerName | None = None
+    """What its certificate says; None on a plain connection."""
+    lane: Lane | None = None
     hello: Hello | None = None
 
 
@@ -59,10 +74,15 @@ class LinkServer:
         limits: LinkLimits = DEFAULT_LIMITS,
         report: Report = ignore_reports,
         admit: Admit = _admit_all,
+        tls: TlsIdentity | None = None,
+        role_of: RoleOf = _node,
     ) -> None:
         """`admit` is asked before a link replaces an older one: a stranger that says the name of a
-        node must not cost that node its link."""
+        node must not cost that node its link. With an identity TCP is encrypted, and a peer's
+        certificate must name the id of its Hello and the role that `role_of` wants of that id."""
         self._admit = admit
+        self._tls = tls
+        self._role_of = role_of
         self._own_id = own_id
         self._session = session
         self._handler = handler
@@ -71,7 +91,7 @@ class LinkServer:
         self._loop = asyncio.get_running_loop()
         self._listeners: list[socket.socket] = []
         self._files: dict[str, Identity] = {}
-        self._visitors: dict[Lane, _Visitor] = {}
+        self._visitors: set[_Visitor] = set()
         self._links: dict[str, Link] = {}
         self._pauses: dict[int, asyncio.TimerHandle] = {}
 
@@ -106,7 +126,7 @@ class LinkServer:
             sock.close()
         self._files.clear()
         self._listeners.clear()
-        for visitor in list(self._visitors.values()):
+        for visitor in list(self._visitors):
             self._drop(visitor)
         for link in list(self._links.values()):
             link.close(reason, is_orderly=True)
@@ -153,49 +173,94 @@ class LinkServer:
         except OSError:
             sock.close()  # it was gone before it was greeted
             return
-        is_local = sock.family == socket.AF_UNIX
-        lane = Lane(sock, FirstFrame(self._on_hello, self._on_failed), self._limits,
-                    is_local=is_local)  # fmt: skip
-        late = partial(self._on_failed, lane, f"no handshake within {self._limits.handshake_ms} ms")
-        timer = self._loop.call_later(self._limits.handshake_ms / 1000, late)
-        self._visitors[lane] = _Visitor(lane, who, is_local, timer)
-        lane.resume()
+        visitor = _Visitor(who, sock.family == socket.AF_UNIX)
+        late = partial(
+            self._on_failed, visitor, f"no handshake within {self._limits.handshake_ms} ms"
+        )
+        visitor.timer = self._loop.call_later(self._limits.handshake_ms / 1000, late)
+        self._visitors.add(visitor)
+        if self._tls is None or visitor.is_local:
+            self._listen_to(visitor, sock)
+        else:
+            visitor.securing = self._loop.create_task(self._secure(visitor, sock, self._tls))
+            # Cancelled before it began, it has not taken the socket over.
+            visitor.securing.add_done_callback(lambda _: sock.close())
 
     # Handshake.
 
-    def _on_failed(self, lane: Lane, reason: str) -> None:
-        visitor = self._visitors.get(lane)
-        if visitor is not None:
-            peer = visitor.who if visitor.hello is None else visitor.hello.node_id
-            self._report("link refused", peer=peer, address=visitor.who, reason=reason)
+    async def _secure(self, visitor: _Visitor, sock: socket.socket, tls: TlsIdentity) -> None:
+        try:
+            secured = await secure(sock, tls.server(), is_server=True)
+        except DinError as error:
+            visitor.securing = None
+            self._on_failed(visitor, error.message)
+            return
+        visitor.securing, visitor.name = None, secured.peer
+        self._listen_to(visitor, secured)
+
+    def _listen_to(self, visitor: _Visitor, sock: SocketLike) -> None:
+        def heard(_: Lane, message: AnyMessage) -> None:
+            self._on_first(visitor, message)
+
+        def failed(_: Lane, reason: str) -> None:
+            self._on_failed(visitor, reason)
+
+        visitor.lane = Lane(
+            sock, FirstFrame(heard, failed), self._limits, is_local=visitor.is_local
+        )
+        visitor.lane.resume()
+
+    def _on_failed(self, visitor: _Visitor, reason: str) -> None:
+        if visitor in self._visitors:
+            said = visitor.hello.node_id if visitor.hello is not None else ""
+            proven = visitor.name.id if visitor.name is not None else ""
+            self._report("link refused", peer=said or proven or visitor.who, address=visitor.who,
+                         reason=reason)  # fmt: skip
             self._drop(visitor)
 
     def _drop(self, visitor: _Visitor) -> None:
-        visitor.timer.cancel()
-        self._visitors.pop(visitor.lane, None)
-        visitor.lane.close()
+        self._visitors.discard(visitor)
+        if visitor.timer is not None:
+            visitor.timer.cancel()
+        if visitor.securing is not None:
+            visitor.securing.cancel()
+        if visitor.lane is not None:
+            visitor.lane.close()
 
-    def _refuse(self, visitor: _Visitor, reason: str) -> None:
-        say(visitor.lane, Refused(reason[:REASON_CHARACTERS_MAX]))
-        self._on_failed(visitor.lane, reason)
+    def _refuse(self, visitor: _Visitor, lane: Lane, reason: str) -> None:
+        say(lane, Refused(reason[:REASON_CHARACTERS_MAX]))
+        self._on_failed(visitor, reason)
 
-    def _on_hello(self, lane: Lane, message: AnyMessage) -> None:
-        visitor = self._visitors[lane]
+    def _on_first(self, visitor: _Visitor, message: AnyMessage) -> None:
+        assert visitor.lane is not None, "it has spoken"
         if not isinstance(message, Hello):
-            self._on_failed(lane, f"{type(message).__name__} came instead of a Hello")
+            self._on_failed(visitor, f"{type(message).__name__} came instead of a Hello")
             return
         reason = (
             refusal_of(message, self._name())
+            or self._refusal_of_name(visitor, message)
             or self._refusal_among_links(message)
             or self._admit(message.node_id, message.session)
         )
         if reason:
-            self._refuse(visitor, reason)
+            self._refuse(visitor, visitor.lane, reason)
             return
         visitor.hello = message
         other = self._other_lane(visitor, message)
         if other is not None:
             self._join(visitor, other)
+
+    def _refusal_of_name(self, visitor: _Visitor, hello: Hello) -> str:
+        if self._tls is None or visitor.name is None:
+            return ""
+        wanted = (self._tls.cluster, self._role_of(hello.node_id), hello.node_id)
+        if (visitor.name.cluster, visitor.name.role, visitor.name.id) == wanted:
+            return ""
+        cluster, role, node_id = wanted
+        return (
+            f"your certificate names {visitor.name.uri}, your Hello {role} {node_id!r:.40} of "
+            f"cluster {cluster!r}"
+        )
 
     def _refusal_among_links(self, hello: Hello) -> str:
         known = self._links.get(hello.node_id)
@@ -208,9 +273,11 @@ class LinkServer:
 
     def _other_lane(self, visitor: _Visitor, hello: Hello) -> _Visitor | None:
         wanted = (hello.node_id, hello.session, hello.link_id)
-        for other in self._visitors.values():
+        for other in self._visitors:
             said = other.hello
             if other is visitor or said is None or said.lane == hello.lane:
+                continue
+            if other.is_local != visitor.is_local:
                 continue
             if (said.node_id, said.session, said.link_id) == wanted:
                 return other
@@ -219,11 +286,8 @@ class LinkServer:
     def _join(self, one: _Visitor, other: _Visitor) -> None:
         assert one.hello is not None, "a visitor is joined after its Hello"
         hello = one.hello
-        for visitor in (one, other):
-            visitor.timer.cancel()
-            del self._visitors[visitor.lane]
-            say(visitor.lane, Welcome(self._name(), self._session, PROTOCOL_VERSION))
-        lanes = (one.lane, other.lane) if hello.lane == "urgent" else (other.lane, one.lane)
+        first, second = self._let_in(one), self._let_in(other)
+        lanes = (first, second) if hello.lane == "urgent" else (second, first)
         known = self._links.get(hello.node_id)
         if known is not None:
             known.close(f"replaced by a newer link of {hello.node_id}")
@@ -233,6 +297,14 @@ class LinkServer:
         # In a later turn, so that the replaced link's on_closed comes first.
         self._loop.call_soon(link.start)
         self._forget_closed()
+
+    def _let_in(self, visitor: _Visitor) -> Lane:
+        assert visitor.lane is not None, "it has said Hello"
+        assert visitor.timer is not None, "it was timed from the first"
+        visitor.timer.cancel()
+        self._visitors.discard(visitor)
+        say(visitor.lane, Welcome(self._name(), self._session, PROTOCOL_VERSION))
+        return visitor.lane
 
     def _forget_closed(self) -> None:
         if len(self._links) > self._limits.links_max:
