@@ -45,6 +45,9 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     insecure_network: Annotated[
         bool, Meta(description="allow plain text off loopback, without any authentication")
     ] = False
+    require_key: Annotated[
+        bool, Meta(description="ask for an API key on the plain port of this machine as well")
+    ] = False
     node_heartbeat_interval_ms: Annotated[
         int, Meta(ge=50, le=3_600_000, description="between two beats of a node; lost after 3")
     ] = 3000

@@ -15,6 +15,7 @@
     ├── NotFound                   404   6    DIN-500  no such model, node, trace, artifact
     ├── Conflict                   409   7    DIN-600  a name, port, directory or version is taken
     ├── Denied                     403   8    DIN-700  not allowed
+    │   └── Unauthenticated        401   8    DIN-710  who asks did not say who they are
     └── Internal                   500   1    DIN-900  our fault
 
 `message` says what happened with the value seen; `hint` says what to do next. Both are whole
@@ -142,6 +143,13 @@ class Denied(DinError):
     code = "DIN-700"
     http_status = 403
     exit_code = 8
+
+
+class Unauthenticated(Denied):
+    """No API key or certificate was shown, or one that does not count."""
+
+    code = "DIN-710"
+    http_status = 401
 
 
 class Internal(DinError):

@@ -12,6 +12,7 @@ from din.domain.node import NodeHealth
 from din.domain.plan import Placement, Plan, Rejection
 from din.domain.request import Trace, TraceStep
 from din.domain.tensor import BYTES, DTYPE_BYTES, TensorMeta, TensorSpec
+from din.domain.trust import Caller
 from din.domain.views import (
     GatewayView,
     ModelList,
@@ -49,6 +50,7 @@ MODELS = [
     FACES,
     PLAIN,
     _manifest("模型 100%😀", [TensorSpec("x", "FP32", ("n", 2))]),
+    _manifest("模型/100%😀", [TensorSpec("x", "FP32", ("n", 2))]),
     *[_manifest(f"echo-{dtype}", [TensorSpec("x", dtype, None)]) for dtype in DTYPES],
 ]
 
@@ -221,12 +223,12 @@ class FakeControl:
         return self._node()
 
     async def drain_node(
-        self, name_or_id: str, *, is_forced: bool = False, is_dry_run: bool = False
+        self, name_or_id: str, caller: Caller, *, is_forced: bool = False, is_dry_run: bool = False
     ) -> NodeView:
         self.drained.append((name_or_id, is_forced, is_dry_run))
         return self.inspect_node(name_or_id)
 
-    async def undrain_node(self, name_or_id: str) -> NodeView:
+    async def undrain_node(self, name_or_id: str, caller: Caller) -> NodeView:
         self.drained.remove((name_or_id, False, False))
         return self.inspect_node(name_or_id)
 
@@ -255,26 +257,24 @@ class FakeControl:
             slices=(),
         )
 
-    def list_models(self) -> ModelList:
+    def list_models(self, caller: Caller) -> ModelList:
         return ModelList(items=(self._model("faces"),))
 
     def inspect_model(self, model_id: str, version: str | None = None) -> ModelView:
-        if model_id == "none":
-            raise NotFound("no model 'none'")
         return self._model(model_id)
 
-    async def register_model(self, order: RegisterModel) -> ModelView:
+    async def register_model(self, order: RegisterModel, caller: Caller) -> ModelView:
         self.orders.append(order)
         return self._model(order.model_id)
 
-    async def remove_model(self, model_id: str) -> ModelView:
+    async def remove_model(self, model_id: str, caller: Caller) -> ModelView:
         self.removed.append(model_id)
         return self._model(model_id)
 
-    def list_traces(self, limit: int) -> tuple[Trace, ...]:
+    def list_traces(self, limit: int, caller: Caller) -> tuple[Trace, ...]:
         return tuple(trace_of(f"req-{each}", "faces") for each in range(min(limit, 3)))
 
-    def trace(self, request_id: str) -> Trace:
+    def trace(self, request_id: str, caller: Caller) -> Trace:
         if request_id == "none":
             raise NotFound("no trace 'none'")
         return trace_of(request_id, "faces")
@@ -297,7 +297,7 @@ class FakeControl:
     def metrics_text(self) -> bytes:
         return b"# HELP din_up\n"
 
-    async def watch(self) -> AsyncIterator[tuple[str, bytes]]:
+    async def watch(self, caller: Caller) -> AsyncIterator[tuple[str, bytes]]:
         self.watching += 1
         try:
             for count in range(1000):

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from api_fakes import FakeControl, FakeInference
 
+from din.api.admission import Admission
 from din.api.app import build_app
 from din.api.limits import FrontLimits
 from din.api.serve import HttpServer, bind, serve
@@ -105,13 +106,16 @@ class World:
 
 
 def with_server(
-    folder: Path, test: Callable[[World], Awaitable[None]], limits: FrontLimits | None = None
+    folder: Path,
+    test: Callable[[World], Awaitable[None]],
+    limits: FrontLimits | None = None,
+    admission: Admission | None = None,
 ) -> None:
     """Run `test` against a server; everything is closed afterwards."""
 
     async def run() -> None:
         world = World(folder)
-        world.front = Front(Turns(world.inference, world.control), limits)
+        world.front = Front(Turns(world.inference, world.control), limits, admission)
         app = build_app(world.control, world.inference, world.front.limits)
         world.server = await serve(app, world.front, bind("127.0.0.1", 0))
         try:

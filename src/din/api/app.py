@@ -11,14 +11,16 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from din.access.scopes import NEEDS
+from din.api.access import AccessRoutes
 from din.api.artifacts import ArtifactRoutes
-from din.api.asgi import ErrorsAndIds
+from din.api.asgi import Admitted, ErrorsAndIds, path_of
 from din.api.control import ControlRoutes
 from din.api.limits import FrontLimits
 from din.api.metadata import MetadataRoutes
 from din.api.problem import Refused
 from din.errors import Internal, NotFound, UsageError
-from din.gateway.service import ControlService, InferenceService
+from din.gateway.service import AccessService, ControlService, InferenceService
 from din.version import __version__
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -35,6 +37,17 @@ _FRONT_PATHS: Final = (
     "/v2/models/{model}/versions/{version}/infer",
     "/api/v1/heartbeat",
 )
+
+
+def _access_entries(access: AccessService) -> list[Entry]:
+    ours = AccessRoutes(access)
+    return [
+        ("GET", "/api/v1/keys", ours.keys, "all API keys"),
+        ("POST", "/api/v1/keys", ours.create_key, "make an API key (JSON)"),
+        ("DELETE", "/api/v1/keys/{key}", ours.revoke_key, "take an API key away"),
+        ("GET", "/api/v1/audit", ours.audit, "who changed what; ?since=&until=&who=&what="),
+        ("GET", "/api/v1/audit/check", ours.check_audit, "is the audit log whole"),
+    ]
 
 
 def _entries(
@@ -73,10 +86,14 @@ def _entries(
 
 
 def build_app(
-    control: ControlService, inference: InferenceService, limits: FrontLimits | None = None
+    control: ControlService,
+    inference: InferenceService,
+    limits: FrontLimits | None = None,
+    access: AccessService | None = None,
 ) -> ASGIApp:
     """The ASGI application; it has no lifespan and starts nothing."""
     entries = _entries(control, inference, limits or FrontLimits())
+    entries += _access_entries(access) if access is not None else []
     page = _page(entries)
 
     async def index(_request: Request) -> Response:
@@ -85,7 +102,15 @@ def build_app(
     routes = [Route("/", index, methods=["GET"])]
     routes += [Route(path, handler, methods=[method]) for method, path, handler, _ in entries]
     routes += [Route(path, _front_only, methods=["POST"]) for path in _FRONT_PATHS]
-    return ErrorsAndIds(Routes(routes))
+    _check_table(routes)
+    return ErrorsAndIds(Admitted(Routes(routes)))
+
+
+def _check_table(routes: Sequence[Route]) -> None:
+    for route in routes:
+        for method in (route.methods or set()) - {"HEAD"}:
+            if (method, route.path) not in NEEDS:
+                raise Internal(f"{method} {route.path} names no scope in din.access.scopes")
 
 
 async def _front_only(request: Request) -> Response:
@@ -106,8 +131,7 @@ class Routes:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI. Raises DinError or Refused."""
-        raw: bytes = scope.get("raw_path") or scope["path"].encode()
-        scope = {**scope, "path": raw.decode("latin-1")}
+        scope = {**scope, "path": path_of(scope)}
         methods = self._methods(scope)
         if methods and scope["method"] not in methods:
             raise Refused(405, _wrong_method(scope, methods))

@@ -9,18 +9,20 @@ from typing import Any
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from din.api.post import header_text, new_request_id, request_id_of
+from din.access.scopes import ANY_OR_NODE, needs_of
+from din.api.admission import Visit, Visitor
+from din.api.peers import SCOPE_KEY
+from din.api.post import BODY_UNLIMITED, header_text, new_request_id, request_id_of
 from din.api.problem import (
-    RETRY_AFTER_S,
     Flavour,
     Refused,
     as_din_error,
-    is_retry_later,
+    headers_of,
     problem_body,
 )
-from din.errors import DinError, TooLarge, UsageError
+from din.errors import DinError, Internal, TooLarge, UsageError
 
 _LOG = logging.getLogger("din.api")
 
@@ -44,9 +46,8 @@ def error_response(path: str, error: BaseException, request_id: str) -> Response
     status = error.status if isinstance(error, Refused) else shown.http_status
     body = problem_body(flavour_of_path(path), shown, request_id)
     response = Response(body, status_code=status, media_type="application/json")
-    if is_retry_later(status):
-        response.headers["retry-after"] = str(RETRY_AFTER_S)
-    if status == 413:
+    response.headers.update(headers_of(error))
+    if status in (401, 413):
         response.headers["connection"] = "close"  # the rest of the body is not read
     return response
 
@@ -97,6 +98,53 @@ def only_query(request: Request, *names: str) -> None:
         if name not in names:
             known = f"query fields here are {', '.join(names)}" if names else "it takes none"
             raise UsageError(f"unknown query field {name!r:.80}", hint=known)
+
+
+class Admitted:
+    """Lets through who may, before anything of the body is read, and bounds the body as the
+    caller's key says. A path that no route has is for anybody known: the router says so."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI. Raises Unauthenticated, Denied, Refused or TooLarge."""
+        visitor: Visitor | None = scope.get(SCOPE_KEY)
+        if visitor is None:
+            raise Internal("the application runs without its front: nobody is known here")
+        path = path_of(scope)
+        needs = needs_of(scope["method"], path)
+        headers = dict(scope["headers"])
+        wanted = f"{scope['method']} {path}"
+        caller = visitor.admit(ANY_OR_NODE if needs is None else needs, headers, wanted)
+        # The connection's next request may show another key before this one is answered.
+        scope = {**scope, SCOPE_KEY: Visit(visitor.peer, caller)}
+        limit = visitor.body_bytes_max
+        if limit < int(headers.get(b"content-length", b"0")):
+            raise TooLarge(f"the body is over the limit of this API key, {limit} bytes")
+        await self._app(scope, _bounded(receive, limit), send)
+
+
+def _bounded(receive: Receive, bytes_max: int) -> Receive:
+    if bytes_max == BODY_UNLIMITED:
+        return receive
+    left = bytes_max
+
+    async def receive_bounded() -> Message:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if left < 0:
+            raise TooLarge(f"the body is over the limit of this API key, {bytes_max} bytes")
+        return message
+
+    return receive_bounded
+
+
+def path_of(scope: Scope) -> str:
+    """The path as it was sent, percent-encoded, so that an encoded slash stays in its segment."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.decode("latin-1")
 
 
 class ErrorsAndIds:

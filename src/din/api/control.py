@@ -13,8 +13,11 @@ from starlette.responses import Response, StreamingResponse
 from din.api.asgi import flag_of, json_response, number_of, only_query, read_body
 from din.api.decoding import decode_json
 from din.api.limits import FrontLimits
+from din.api.peers import caller_of_request
 from din.api.post import REQUEST_ID_MAX
 from din.api.signature import model_id_of, plain_text
+from din.api.tenants import manifest_for
+from din.domain.trust import Caller
 from din.domain.views import PlanView, RegisterModel, TraceList
 from din.errors import Busy, UsageError
 from din.gateway.service import ControlService, InferenceService
@@ -89,6 +92,7 @@ class ControlRoutes:
         await read_body(request, self._limits.control_body_bytes_max, "the request")
         view = await self._control.drain_node(
             _node_of(request),
+            caller_of_request(request),
             is_forced=flag_of(request, "force"),
             is_dry_run=flag_of(request, "dry_run"),
         )
@@ -98,18 +102,20 @@ class ControlRoutes:
         """POST /api/v1/nodes/{node}/undrain."""
         only_query(request)
         await read_body(request, self._limits.control_body_bytes_max, "the request")
-        return json_response(await self._control.undrain_node(_node_of(request)))
+        caller = caller_of_request(request)
+        return json_response(await self._control.undrain_node(_node_of(request), caller))
 
     async def models(self, request: Request) -> Response:
         """GET /api/v1/models."""
         only_query(request)
-        return json_response(self._control.list_models())
+        return json_response(self._control.list_models(caller_of_request(request)))
 
     async def model(self, request: Request) -> Response:
         """GET /api/v1/models/{model}."""
         only_query(request, "version")
         model_id = model_id_of(request.path_params["model"])
         version = request.query_params.get("version")
+        manifest_for(self._inference, caller_of_request(request), model_id, version)
         return json_response(self._control.inspect_model(model_id, version))
 
     async def register_model(self, request: Request) -> Response:
@@ -117,13 +123,15 @@ class ControlRoutes:
         limit = self._limits.control_body_bytes_max
         body = await read_body(request, limit, "the model registration")
         order = decode_json(_ORDER, body, "the model registration")
-        view = await self._control.register_model(order)
+        view = await self._control.register_model(order, caller_of_request(request))
         return json_response(view, 202)
 
     async def remove_model(self, request: Request) -> Response:
         """DELETE /api/v1/models/{model}."""
         model_id = model_id_of(request.path_params["model"])
-        return json_response(await self._control.remove_model(model_id))
+        caller = caller_of_request(request)
+        manifest_for(self._inference, caller, model_id)
+        return json_response(await self._control.remove_model(model_id, caller))
 
     async def plan(self, request: Request) -> Response:
         """GET /api/v1/plan?model=ID."""
@@ -133,7 +141,9 @@ class ControlRoutes:
             raise UsageError("the query names no model", hint="add ?model=ID")
         model_id = plain_text(named, "model id", 128)
         version = request.query_params.get("version")
-        is_adapted = bool(self._inference.manifest(model_id, version).adapted_inputs)
+        caller = caller_of_request(request)
+        manifest = manifest_for(self._inference, caller, model_id, version)
+        is_adapted = bool(manifest.adapted_inputs)
         plan = self._inference.plan(model_id, version, is_adapted=is_adapted)
         return json_response(PlanView(plan=plan))
 
@@ -142,14 +152,14 @@ class ControlRoutes:
         only_query(request, "limit")
         asked = request.query_params.get("limit")
         limit = number_of(asked, "limit", 1, TRACES_MAX, TRACES_DEFAULT)
-        return json_response(TraceList(items=self._control.list_traces(limit)))
+        traces = self._control.list_traces(limit, caller_of_request(request))
+        return json_response(TraceList(items=traces))
 
     async def trace(self, request: Request) -> Response:
         """GET /api/v1/traces/{request_id}."""
         request_id = unquote(request.path_params["request_id"])
-        return json_response(
-            self._control.trace(plain_text(request_id, "request id", REQUEST_ID_MAX))
-        )
+        request_id = plain_text(request_id, "request id", REQUEST_ID_MAX)
+        return json_response(self._control.trace(request_id, caller_of_request(request)))
 
     async def events(self, request: Request) -> Response:
         """GET /api/v1/events: until the client goes. Raises Busy."""
@@ -157,14 +167,14 @@ class ControlRoutes:
         if self._watchers >= WATCHERS_MAX:
             raise Busy(f"all {WATCHERS_MAX} watchers are taken", hint="close one and try again")
         return StreamingResponse(
-            self._events(),
+            self._events(caller_of_request(request)),
             media_type="text/event-stream",
             headers={"cache-control": "no-store"},
         )
 
-    async def _events(self) -> AsyncIterator[bytes]:
+    async def _events(self, caller: Caller) -> AsyncIterator[bytes]:
         self._watchers += 1
-        source = self._control.watch()
+        source = self._control.watch(caller)
         try:
             async for name, data in source:
                 yield b"event: %s\ndata: %s\n\n" % (name.encode(), data)

@@ -16,6 +16,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from din.api.admission import Visitor
 from din.api.parsing import check_no_body, refusal_of
 from din.api.peers import SCOPE_KEY, peer_of_transport
 from din.api.post import NOBODY, Post, Reply, Target, error_reply, new_request_id, target_of
@@ -46,7 +47,7 @@ class FrontProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._refusal: BaseException | None = None
         self._discarded_bytes = 0
-        self.peer = NOBODY
+        self._visitor = Visitor(self.front.admission, NOBODY)
         self._watch = Watch(self.loop, self.front.limits, self._too_slow)
 
     # -- connection ------------------------------------------------------------------------------
@@ -59,7 +60,7 @@ class FrontProtocol(HttpToolsProtocol):
         if len(self.connections) > (limit := self.front.limits.connections_max):
             self._refuse(Busy(f"all {limit} connections are taken", hint="try again later"))
         try:
-            self.peer = peer_of_transport(transport)
+            self._visitor = Visitor(self.front.admission, peer_of_transport(transport))
         except Denied as error:
             self._refuse(error)
 
@@ -136,7 +137,7 @@ class FrontProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request starts."""
         super().on_message_begin()
-        self.scope[SCOPE_KEY] = self.peer  # pyright: ignore[reportGeneralTypeIssues]
+        self.scope[SCOPE_KEY] = self._visitor  # pyright: ignore[reportGeneralTypeIssues]
         self._head_bytes = 0
         self._watch.enter(Stage.HEAD)
 
@@ -196,26 +197,21 @@ class FrontProtocol(HttpToolsProtocol):
     def _new_turn(self, target: Target, query: bytes) -> Turn:
         is_old = self._parser().get_http_version() == "1.0"
         return Turn(
-            Post(target, query, dict(self.headers), [], 0, self.peer),
+            self._visitor.post(target, query, dict(self.headers), self.front.limits),
             keep_alive=not is_old and self._parser().should_keep_alive(),
             wants_continue=self.expect_100_continue and not is_old,
         )
 
-    def _limit_of(self, turn: Turn) -> int:
-        limits = self.front.limits
-        is_beat = turn.post.target.kind == "heartbeat"
-        return limits.heartbeat_bytes_max if is_beat else limits.body_bytes_max
-
     def _check_size(self, turn: Turn) -> None:
         claimed = turn.post.headers.get(b"content-length")
-        if claimed is not None and int(claimed) > self._limit_of(turn):
+        if claimed is not None and int(claimed) > turn.post.body_bytes_max:
             raise self._too_large(turn, f"{int(claimed)} bytes")
         if turn is self._current:
             self._send_continue(turn)
 
-    def _too_large(self, turn: Turn, seen: str) -> TooLarge:
-        return TooLarge(
-            f"the body is {seen}; the limit is {self._limit_of(turn)} bytes",
+    def _too_large(self, turn: Turn, seen: str) -> BaseException:
+        return turn.post.refusal or TooLarge(
+            f"the body is {seen}; the limit is {turn.post.body_bytes_max} bytes",
             hint="send smaller inputs, or raise the gateway's body limit",
         )
 
@@ -232,7 +228,7 @@ class FrontProtocol(HttpToolsProtocol):
             return
         turn.add(body)
         self.front.buffered_bytes += len(body)
-        if turn.post.nbytes > self._limit_of(turn):
+        if turn.post.nbytes > turn.post.body_bytes_max:
             raise self._too_large(turn, "larger")
         if self.front.buffered_bytes > self.front.limits.buffered_bytes_max:
             raise Busy("the gateway holds too many request bytes", hint="try again later")

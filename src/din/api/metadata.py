@@ -8,7 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from din.api.asgi import json_response
+from din.api.peers import caller_of_request
 from din.api.signature import model_id_of
+from din.api.tenants import manifest_for
 from din.domain.tensor import TensorSpec
 from din.gateway.service import InferenceService
 from din.version import __version__
@@ -38,7 +40,7 @@ class MetadataRoutes:
     async def model(self, request: Request) -> Response:
         """GET /v2/models/{m}."""
         model_id, version = _model_of(request)
-        manifest = self._inference.manifest(model_id, version)
+        manifest = manifest_for(self._inference, caller_of_request(request), model_id, version)
         return json_response(
             {
                 "name": manifest.model_id,
@@ -52,7 +54,7 @@ class MetadataRoutes:
     async def model_ready(self, request: Request) -> Response:
         """GET /v2/models/{m}/ready."""
         model_id, version = _model_of(request)
-        manifest = self._inference.manifest(model_id, version)
+        manifest = manifest_for(self._inference, caller_of_request(request), model_id, version)
         is_ready = self._inference.is_ready(model_id, version)
         return _ready_response({"name": manifest.model_id, "ready": is_ready}, is_ready=is_ready)
 

@@ -8,11 +8,12 @@ from typing import Any, Final, cast
 
 from starlette.requests import Request
 
-from din.domain.trust import Peer
+from din.api.admission import Visit
+from din.domain.trust import Caller, Peer
 from din.transport.tls import peer_name
 
-SCOPE_KEY: Final = "din.peer"
-"""Where the ASGI scope of a request holds its Peer."""
+SCOPE_KEY: Final = "din.visitor"
+"""Where the ASGI scope holds its connection's Visitor; once admitted, the request's Visit."""
 
 
 def peer_of_transport(transport: asyncio.BaseTransport) -> Peer:
@@ -27,5 +28,11 @@ def peer_of_transport(transport: asyncio.BaseTransport) -> Peer:
 
 def peer_of_request(request: Request) -> Peer:
     """Whose request it is, for routes of the application."""
-    peer: Peer = request.scope[SCOPE_KEY]
-    return peer
+    visit: Visit = request.scope[SCOPE_KEY]
+    return visit.peer
+
+
+def caller_of_request(request: Request) -> Caller:
+    """Who sent it, as admission found."""
+    visit: Visit = request.scope[SCOPE_KEY]
+    return visit.caller

@@ -9,9 +9,9 @@ from urllib.parse import parse_qsl, quote
 
 from msgspec import Struct
 
-from din.api.problem import Flavour, Refused, as_din_error, problem_body
+from din.api.problem import Flavour, Refused, as_din_error, headers_of, problem_body
 from din.api.signature import plain_text
-from din.domain.trust import Peer
+from din.domain.trust import Caller, Peer
 from din.errors import UsageError
 from din.gateway.service import Buffer
 
@@ -20,6 +20,9 @@ OCTETS: Final = b"application/octet-stream"
 REQUEST_ID_MAX: Final = 128
 QUERY_FIELDS_MAX: Final = 32
 NOBODY: Final = Peer()
+STRANGER: Final = Caller(kind="stranger")
+BODY_UNLIMITED: Final = 2**62
+"""No limit beside the front's own."""
 HEADER_TEXT: Final = "!#$&'()*+,-./:;=?@[]^_`{|}~ "
 
 PostKind = Literal["infer", "oip", "heartbeat"]
@@ -42,6 +45,10 @@ class Post(Struct):
     chunks: list[bytes]
     nbytes: int
     peer: Peer = NOBODY
+    caller: Caller = STRANGER
+    body_bytes_max: int = BODY_UNLIMITED
+    refusal: BaseException | None = None
+    """Why this caller may not send it."""
 
 
 class Reply(Struct):
@@ -136,4 +143,10 @@ def error_reply(kind: PostKind, error: BaseException, request_id: str) -> Reply:
     status = error.status if isinstance(error, Refused) else None
     shown = error.error if isinstance(error, Refused) else as_din_error(error)
     body = problem_body(flavour_of(kind), shown, request_id)
-    return Reply(status or shown.http_status, [body], request_id)
+    return Reply(status or shown.http_status, [body], request_id, extra=_extra_of(error))
+
+
+def _extra_of(error: BaseException) -> bytes:
+    return b"".join(
+        b"%s: %s\r\n" % (name.encode(), value.encode()) for name, value in headers_of(error).items()
+    )

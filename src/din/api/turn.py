@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from din.api.admission import Admission
 from din.api.limits import FrontLimits
 from din.api.post import Post
 from din.api.turns import Turns
@@ -16,11 +17,17 @@ size in objects."""
 
 
 class Front:
-    """Whom to ask, the limits, and the body bytes that lie in memory on all connections."""
+    """Whom to ask, who may, the limits, and the body bytes in memory on all connections."""
 
-    def __init__(self, turns: Turns, limits: FrontLimits | None = None) -> None:
+    def __init__(
+        self,
+        turns: Turns,
+        limits: FrontLimits | None = None,
+        admission: Admission | None = None,
+    ) -> None:
         self.turns = turns
         self.limits = limits or FrontLimits()
+        self.admission = admission or Admission()
         self.buffered_bytes = 0
 
 

@@ -10,6 +10,7 @@ from din.api.post import OCTETS, Post, PostKind, Reply, error_reply, new_request
 from din.api.problem import as_din_error
 from din.api.seeds import infer_call, infer_reply, parse_infer, plan_reply
 from din.api.signature import model_id_of
+from din.api.tenants import manifest_for
 from din.errors import DinError
 from din.gateway.service import ControlService, InferenceAnswer, InferenceService
 
@@ -35,6 +36,9 @@ class Turns:
 
     async def serve(self, post: Post) -> Reply:
         """One inference post, failures included."""
+        if post.refusal is not None:
+            self.rejected(post.refusal)
+            return error_reply(post.target.kind, post.refusal, new_request_id())
         if post.target.kind == "infer":
             return await self._infer(post)
         return await self._oip(post)
@@ -47,13 +51,14 @@ class Turns:
             parsed = parse_infer(post)
             model_id = parsed.model_id
             request_id = request_id_of(parsed.request.request_id, post.headers)
-            manifest = self._inference.manifest(model_id, parsed.request.version)
+            version = parsed.request.version
+            manifest = manifest_for(self._inference, post.caller, model_id, version)
             is_adapted = bool(manifest.adapted_inputs)
             if parsed.is_dry_run:
-                version = parsed.request.version
                 plan = self._inference.plan(model_id, version, is_adapted=is_adapted)
                 return plan_reply(plan, request_id)
             call = infer_call(parsed, manifest, request_id)
+            call.tenant = post.caller.tenant
             is_handed_over = True
             answer = await self._inference.infer(call)
         except Exception as error:
@@ -71,11 +76,12 @@ class Turns:
             request_id = request_id_of(None, post.headers)
             model_id = model_id_of(post.target.model)
             version = post.target.version
-            manifest = self._inference.manifest(model_id, version)
+            manifest = manifest_for(self._inference, post.caller, model_id, version)
             parsed = parse_oip(post, self._heads)
             if parsed.request.id is not None:
                 request_id = request_id_of(parsed.request.id, post.headers)
             call = oip_call(parsed, manifest, version, request_id)
+            call.tenant = post.caller.tenant
             is_handed_over = True
             answer = await self._inference.infer(call)
         except Exception as error:

@@ -9,7 +9,6 @@ from http import HTTPStatus
 from typing import Final
 
 from din.api.post import Reply, header_text
-from din.api.problem import RETRY_AFTER_S, is_retry_later
 from din.gateway.service import Buffer
 
 PARTS_MAX: Final = 64
@@ -29,8 +28,6 @@ def head_of(reply: Reply, defaults: Sequence[tuple[bytes, bytes]], *, keep_alive
         reply.extra,
     ]
     lines += [b"%s: %s\r\n" % pair for pair in defaults]
-    if is_retry_later(reply.status):
-        lines.append(b"retry-after: %d\r\n" % RETRY_AFTER_S)
     lines.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")
     return b"".join(lines)
 

@@ -26,6 +26,7 @@ from din.api.serve import HttpServer, bind, serve
 from din.api.turn import Front
 from din.api.turns import Turns
 from din.artifacts.files import ArtifactFolder
+from din.bootstrap.access import Access, open_access
 from din.bootstrap.log import Log
 from din.config import GatewayConfig, received_config
 from din.discovery.admission import Terms
@@ -129,7 +130,8 @@ async def _serve(
     _watch(gateway, config)
     resting = asyncio.get_running_loop().create_task(_give_back_at_rest(gateway))
     stack.callback(resting.cancel)
-    server = await _front(gateway, config, sock)
+    access = await open_access(config, store, effects.metrics, log, stack)
+    server = await _front(gateway, config, sock, access)
     stack.push_async_callback(server.stop)
     await stack.enter_async_context(_announced(config, identity, port, log))
     if warning := schedule.warning():
@@ -190,20 +192,23 @@ async def _give_back_at_rest(gateway: Gateway) -> None:
             kept = resident_bytes()
 
 
-async def _front(gateway: Gateway, config: GatewayConfig, sock: socket.socket) -> HttpServer:
+async def _front(
+    gateway: Gateway, config: GatewayConfig, sock: socket.socket, access: Access
+) -> HttpServer:
     service = GatewayService(
         gateway,
         cluster=config.cluster,
         discovery_mode=config.discovery_mode,
         state=config.state_dir,
+        audit=access.audit,
     )
     limits = FrontLimits(
         body_bytes_max=config.body_bytes_max,
         buffered_bytes_max=config.buffered_bytes_max,
         connections_max=config.connections_max,
     )
-    front = Front(Turns(service, service), limits)
-    return await serve(build_app(service, service, limits), front, sock)
+    front = Front(Turns(service, service), limits, access.admission)
+    return await serve(build_app(service, service, limits, access.service), front, sock)
 
 
 class _Reach:

@@ -63,6 +63,12 @@ def gateway_options(function: Function) -> Function:
                 help="Allow a --host off loopback: plain text, without authentication.",
             ),
             click.option(
+                "--require-key",
+                is_flag=True,
+                default=None,
+                help="Ask programs on this machine for an API key as well.",
+            ),
+            click.option(
                 "--node-heartbeat-interval",
                 "node_heartbeat_interval_ms",
                 type=int,

@@ -112,6 +112,8 @@ class ModelManifest(Struct, frozen=True, kw_only=True):
     replicas_max: int = 2
     is_cut_by_din: bool = False
     """True when no node could hold the whole, so DIN chose the cuts."""
+    tenant: str = "default"
+    """Of the key that registered it first; `default` is shared by all."""
 
 
 class SliceSetting(Struct, frozen=True, kw_only=True):

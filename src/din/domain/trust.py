@@ -11,7 +11,7 @@ from din.errors import Denied
 
 Role = Literal["node", "gateway"]
 Scope = Literal["infer", "models:write", "nodes:write", "policy:write", "metrics:read", "admin"]
-CallerKind = Literal["local", "node", "key", "stranger"]
+CallerKind = Literal["local", "node", "key", "stranger", "gateway"]
 
 SCOPES: Final[tuple[Scope, ...]] = (
     "infer",
@@ -81,3 +81,7 @@ class Caller(Struct, frozen=True, kw_only=True):
     def may(self, scope: Scope) -> bool:
         """Whether the scope is among those given; `admin` holds every other one."""
         return scope in self.scopes or "admin" in self.scopes
+
+
+GATEWAY: Final = Caller(kind="gateway", scopes=frozenset({"admin"}))
+"""The gateway itself, for what it does without being asked, and for programs that hold one."""

@@ -13,6 +13,7 @@ from din.domain.node import NodeHealth, NodeProfile, NodeStatus
 from din.domain.plan import Plan
 from din.domain.request import Trace
 from din.domain.tensor import TensorSpec
+from din.domain.trust import DEFAULT_TENANT
 
 
 class StuckSlice(Struct, frozen=True, kw_only=True):
@@ -103,6 +104,8 @@ class ModelView(Struct, frozen=True, kw_only=True):
     manifest: ModelManifest | None = None
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    tenant: str = DEFAULT_TENANT
+    """Whose it is; `default` is shared by all."""
 
 
 class ModelList(Struct, frozen=True, kw_only=True):

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
+from typing import Any
 
 import msgspec
 
+from din.access.scopes import sees
 from din.domain.model import ModelManifest
 from din.domain.plan import Plan
 from din.domain.request import Trace
+from din.domain.trust import GATEWAY, Caller
 from din.domain.views import GatewayView, ModelList, ModelView, NodeList, NodeView, RegisterModel
 from din.errors import NotFound
+from din.gateway.audit import AuditLog
 from din.gateway.core import Gateway
 from din.gateway.draining import Draining
 from din.gateway.service import InferenceAnswer, InferenceCall
@@ -20,6 +26,7 @@ from din.gateway.serving import Serving
 from din.gateway.viewing import model_view, node_view
 from din.placement.compare import compare_split
 from din.version import __version__
+from din.wire.registration import decode_registration
 
 WATCH_PERIOD_S = 0.5
 """Server-sent events carry changes at most this often, however busy the fleet is."""
@@ -28,12 +35,22 @@ WATCH_PERIOD_S = 0.5
 class GatewayService:
     """Implements service.InferenceService and service.ControlService."""
 
-    def __init__(self, gateway: Gateway, *, cluster: str, discovery_mode: str, state: str) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        cluster: str,
+        discovery_mode: str,
+        state: str,
+        audit: AuditLog | None = None,
+    ) -> None:
         self._gateway = gateway
         self._draining = Draining(gateway)
         self._cluster = cluster
         self._discovery_mode = discovery_mode
         self._state_path = state
+        self._audit = audit
+        """None for programs that hold a gateway without a disk."""
 
     # service.InferenceService.
 
@@ -135,22 +152,40 @@ class GatewayService:
         return self._draining.view(self._gateway.fleet.find(name_or_id).profile.node_id)
 
     async def drain_node(
-        self, name_or_id: str, *, is_forced: bool = False, is_dry_run: bool = False
+        self,
+        name_or_id: str,
+        caller: Caller = GATEWAY,
+        *,
+        is_forced: bool = False,
+        is_dry_run: bool = False,
     ) -> NodeView:
         """See ControlService."""
-        return await self._draining.drain(name_or_id, is_forced=is_forced, is_dry_run=is_dry_run)
+        work = partial(self._draining.drain, is_forced=is_forced, is_dry_run=is_dry_run)
+        if is_dry_run:
+            return await work(name_or_id)
+        node_id = self._gateway.fleet.find(name_or_id).profile.node_id
+        facts = {"forced": is_forced}
+        async with self._change(caller, "node.drain", node_id, after=facts):
+            return await work(node_id)
 
-    async def undrain_node(self, name_or_id: str) -> NodeView:
+    async def undrain_node(self, name_or_id: str, caller: Caller = GATEWAY) -> NodeView:
         """See ControlService."""
-        return await self._draining.undrain(name_or_id)
+        async with self._change(caller, "node.undrain", name_or_id):
+            return await self._draining.undrain(name_or_id)
 
     def register_node(self, body: bytes, peer_host: str) -> bytes:
         """See ControlService."""
-        return self._gateway.fleet.register(body)
+        node_id = decode_registration(body).profile.node_id
+        is_new = not self._gateway.fleet.is_known(node_id)
+        answer = self._gateway.fleet.register(body)
+        if is_new and self._gateway.fleet.is_known(node_id):
+            self._note("node.join", node_id, peer_host)
+        return answer
 
     def deregister_node(self, node_id: str, session: int) -> None:
         """See ControlService."""
         self._gateway.fleet.left(node_id, session)
+        self._note("node.leave", node_id, "")
 
     def heartbeat(self, body: bytes) -> bytes:
         """See ControlService."""
@@ -159,37 +194,42 @@ class GatewayService:
 
     # Models.
 
-    def list_models(self) -> ModelList:
+    def list_models(self, caller: Caller = GATEWAY) -> ModelList:
         """See ControlService."""
-        models = self._gateway.models
-        return ModelList(items=tuple(self.inspect_model(each) for each in models.model_ids()))
+        views = map(self.inspect_model, self._gateway.models.model_ids())
+        return ModelList(items=tuple(each for each in views if sees(caller, each.tenant)))
 
     def inspect_model(self, model_id: str, version: str | None = None) -> ModelView:
         """See ControlService."""
         return model_view(self._gateway, self._gateway.models.record(model_id, version))
 
-    async def register_model(self, order: RegisterModel) -> ModelView:
+    async def register_model(self, order: RegisterModel, caller: Caller = GATEWAY) -> ModelView:
         """See ControlService."""
-        record = await self._gateway.models.register(order)
+        facts = {"source_sha256": order.source_sha256, "slices": order.partition_points}
+        what = "model.try" if order.is_dry_run else "model.register"
+        async with self._change(caller, what, order.model_id, after=facts):
+            record = await self._gateway.models.register(order, caller)
         self._gateway.effects.metrics.know_models(self._gateway.models.model_ids())
         return model_view(self._gateway, record)
 
-    async def remove_model(self, model_id: str) -> ModelView:
+    async def remove_model(self, model_id: str, caller: Caller = GATEWAY) -> ModelView:
         """See ControlService."""
         view = self.inspect_model(model_id)
-        await self._gateway.models.remove(model_id)
+        facts = {"version": view.version, "state": view.state, "tenant": view.tenant}
+        async with self._change(caller, "model.remove", view.model_id, before=facts):
+            await self._gateway.models.remove(model_id, caller)
         self._gateway.effects.metrics.know_models(self._gateway.models.model_ids())
         return view
 
     # Traces.
 
-    def list_traces(self, limit: int) -> tuple[Trace, ...]:
+    def list_traces(self, limit: int, caller: Caller = GATEWAY) -> tuple[Trace, ...]:
         """See ControlService."""
-        return self._gateway.traces.newest(limit)
+        return self._gateway.traces.newest(limit, caller)
 
-    def trace(self, request_id: str) -> Trace:
+    def trace(self, request_id: str, caller: Caller = GATEWAY) -> Trace:
         """See ControlService."""
-        return self._gateway.traces.find(request_id)
+        return self._gateway.traces.find(request_id, caller)
 
     # Artifacts.
 
@@ -211,11 +251,11 @@ class GatewayService:
         """See ControlService."""
         return self._gateway.effects.metrics.text()
 
-    async def watch(self) -> AsyncIterator[tuple[str, bytes]]:
+    async def watch(self, caller: Caller = GATEWAY) -> AsyncIterator[tuple[str, bytes]]:
         """See ControlService: `nodes` and `models`, whole, whenever they changed."""
         before: dict[str, bytes] = {}
         while not self._gateway.dispatch.is_stopping:
-            nodes, models = self.list_nodes(), self.list_models()
+            nodes, models = self.list_nodes(), self.list_models(caller)
             # The age of a heartbeat always grows: alone it is no news.
             aged = tuple(msgspec.structs.replace(each, heartbeat_age_ms=0) for each in nodes.items)
             still = msgspec.structs.replace(nodes, items=aged)
@@ -225,3 +265,22 @@ class GatewayService:
                     before[name] = body
                     yield name, msgspec.json.encode(view)
             await asyncio.sleep(WATCH_PERIOD_S)
+
+    # Audit.
+
+    def _change(
+        self,
+        caller: Caller,
+        what: str,
+        target: str,
+        *,
+        before: Mapping[str, Any] | None = None,
+        after: Mapping[str, Any] | None = None,
+    ) -> AbstractAsyncContextManager[None]:
+        if self._audit is None:
+            return nullcontext()
+        return self._audit.change(caller, what, target, before=before, after=after)
+
+    def _note(self, what: str, node_id: str, address: str) -> None:
+        if self._audit is not None:
+            self._audit.note(Caller(kind="node", name=node_id, address=address), what, node_id)

@@ -219,6 +219,10 @@ class Fleet:
         """See FleetFacts."""
         return node_id in self._scores
 
+    def is_known(self, node_id: NodeId) -> bool:
+        """Whether a node is registered, or was until lately."""
+        return self._membership.member(node_id) is not None
+
     def is_member(self, node_id: NodeId) -> bool:
         """See FleetFacts."""
         member = self._membership.member(node_id)

@@ -94,6 +94,9 @@ class GatewayMetrics:
             ["node"],
             registry=own,
         )
+        self._refused = Counter(
+            "din_auth_failures", "Callers refused, by reason.", ["reason"], registry=own
+        )
         build = Gauge(
             "din_build_info", "Always 1; the version is a label.", ["version"], registry=own
         )
@@ -166,6 +169,10 @@ class GatewayMetrics:
         """A worker of the node died and was started again."""
         self._restarted.add(node)
         self._restarts.labels(node).inc()
+
+    def count_auth_failure(self, reason: str) -> None:
+        """A caller was turned away; reasons are admission's few words."""
+        self._refused.labels(reason).inc()
 
     def count_transfer(self, path: str, direction: str, nbytes: int) -> None:
         """Tensor bytes moved; path is `direct`, `relay` or `http`, direction `in` or `out`."""

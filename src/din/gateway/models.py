@@ -18,12 +18,14 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec.structs import replace
 
+from din.access.scopes import owns
 from din.artifacts.files import ArtifactFolder
 from din.backends.options import check_backend_options
 from din.domain.model import CarveAnswer, CarveRequest
 from din.domain.node import NodeId
+from din.domain.trust import GATEWAY, Caller
 from din.domain.views import RegisterModel
-from din.errors import DinError, NotFound, TooLarge
+from din.errors import Conflict, Denied, DinError, NotFound, TooLarge
 from din.gateway.carving import Carving
 from din.gateway.names import nearest, normal_model_id
 from din.gateway.partition import build_partition
@@ -145,17 +147,23 @@ class ModelBook:
 
     # Changing.
 
-    async def register(self, order: RegisterModel) -> ModelRecord:
+    async def register(self, order: RegisterModel, caller: Caller = GATEWAY) -> ModelRecord:
         """Carve and deploy. Raises UsageError and its children for what the order asks, NotFound
-        when the bytes were not uploaded."""
+        when the bytes were not uploaded, Conflict when the id is another tenant's."""
         model_id = normal_model_id(order.model_id)
         check_counts(order)
         async with self._turn(model_id):
             with self._building():
-                return await self._register(replace(order, model_id=model_id), model_id)
+                return await self._register(replace(order, model_id=model_id), caller)
 
-    async def _register(self, order: RegisterModel, model_id: str) -> ModelRecord:
+    async def _register(self, order: RegisterModel, caller: Caller) -> ModelRecord:
+        model_id = order.model_id
         known = self._records.get(model_id, {})
+        tenant = known[newest_of(known)].manifest.tenant if known else caller.tenant
+        if not owns(caller, tenant):
+            raise Conflict(
+                f"model id {model_id!r} is taken by another tenant", hint="choose another id"
+            )
         if not known and len(self._records) >= MODELS_MAX:
             raise TooLarge(f"{MODELS_MAX} models are registered, the limit of a gateway")
         digest = hashlib.sha256(msgspec.json.encode(order, order="sorted")).hexdigest()
@@ -163,7 +171,7 @@ class ModelBook:
             if record.order_sha256 == digest and self._is_served(record):
                 return record
         version = str(int(newest_of(known)) + 1) if known else "1"
-        record = await self._build(order, model_id, version, digest, None)
+        record = await self._build(order, version, digest, None, tenant)
         if order.is_dry_run:
             self._drop_artifacts(artifacts_of(record) - {order.source_sha256})
         else:
@@ -185,7 +193,7 @@ class ModelBook:
         if self.record(manifest.model_id, manifest.version) is not record:
             raise NotFound(f"model {manifest.model_id!r} was changed meanwhile")
         cut = await self._build(
-            record.order, manifest.model_id, manifest.version, record.order_sha256, memory_mib_max
+            record.order, manifest.version, record.order_sha256, memory_mib_max, manifest.tenant
         )
         # It stays in its place until the cut one stands there: who asks meanwhile may wait.
         old = self._servings.get((manifest.model_id, manifest.version))
@@ -199,11 +207,12 @@ class ModelBook:
     async def _build(
         self,
         order: RegisterModel,
-        model_id: str,
         version: str,
         digest: str,
         memory_mib_max: int | None,
+        tenant: str,
     ) -> ModelRecord:
+        model_id = order.model_id
         before, after = adapter_of(order.before, "before"), adapter_of(order.after, "after")
         carved = await self._carve(order, memory_mib_max)
         made = {artifact.sha256 for part in carved.slices for artifact in part.artifacts}
@@ -216,7 +225,10 @@ class ModelBook:
             raise
         number = await self._store.put(f"registrations/{model_id}", version.encode())
         return ModelRecord(
-            manifest=manifest_of(order, model_id, version, carved, partition, memory_mib_max),
+            manifest=replace(
+                manifest_of(order, model_id, version, carved, partition, memory_mib_max),
+                tenant=tenant,
+            ),
             partition=partition,
             cuts=carved.cuts,
             order=order,
@@ -249,11 +261,16 @@ class ModelBook:
                 if int(version) < int(manifest.version) and not serving.is_retired:
                     await self._forget(manifest.model_id, version)
 
-    async def remove(self, model_id: str) -> ModelRecord:
-        """Unload and forget every version. Raises NotFound."""
+    async def remove(self, model_id: str, caller: Caller = GATEWAY) -> ModelRecord:
+        """Unload and forget every version. Raises NotFound, Denied for a shared model."""
         model_id = self.record(model_id).manifest.model_id
         async with self._turn(model_id):
             record = self.record(model_id)
+            if not owns(caller, record.manifest.tenant):
+                raise Denied(
+                    f"model {model_id!r} belongs to tenant {record.manifest.tenant!r}",
+                    hint="a key of that tenant, or one with scope admin, may remove it",
+                )
             for version in sorted(self._records[model_id], key=int):
                 await self._forget(model_id, version)
         return record

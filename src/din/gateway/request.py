@@ -390,6 +390,7 @@ class Request:
                 records=tuple(self._records),
                 path=path,
                 error=error,
+                tenant=self._call.tenant,
             )
         )
 

@@ -10,10 +10,13 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from din.domain.audit import AuditCheck, AuditList, AuditQuery
+from din.domain.keys import CreateKey, KeyCreated, KeyList, KeyView
 from din.domain.model import ModelManifest
 from din.domain.plan import Plan
 from din.domain.request import Trace
 from din.domain.tensor import TensorMeta
+from din.domain.trust import DEFAULT_TENANT, Caller
 from din.domain.views import GatewayView, ModelList, ModelView, NodeList, NodeView, RegisterModel
 
 Buffer = bytes | bytearray | memoryview
@@ -35,6 +38,8 @@ class InferenceCall(Struct, kw_only=True):
     """Names wanted; empty = all. Unknown names are a BadTensor that lists the valid ones."""
     timeout_ms: int | None = None
     is_retry_of_random_allowed: bool = False
+    tenant: str = DEFAULT_TENANT
+    """Who may see its trace."""
 
 
 class InferenceAnswer(Struct, kw_only=True):
@@ -94,13 +99,18 @@ class ControlService(Protocol):
         ...
 
     async def drain_node(
-        self, name_or_id: str, *, is_forced: bool = False, is_dry_run: bool = False
+        self,
+        name_or_id: str,
+        caller: Caller,
+        *,
+        is_forced: bool = False,
+        is_dry_run: bool = False,
     ) -> NodeView:
         """Place nothing more on it and move its slices away; it serves each until another node
         does, or with force nothing at once. The answer names what nobody else can take."""
         ...
 
-    async def undrain_node(self, name_or_id: str) -> NodeView:
+    async def undrain_node(self, name_or_id: str, caller: Caller) -> NodeView:
         """Take a drain back, also of a node that is not here."""
         ...
 
@@ -116,27 +126,28 @@ class ControlService(Protocol):
         """One heartbeat in, the answer out (`ok` or `register again`)."""
         ...
 
-    def list_models(self) -> ModelList:
-        """Newest version of each model, with deployment state."""
+    def list_models(self, caller: Caller) -> ModelList:
+        """Newest version of each model that the caller sees, with deployment state."""
         ...
 
     def inspect_model(self, model_id: str, version: str | None = None) -> ModelView:
         """One model. Raises NotFound."""
         ...
 
-    async def register_model(self, order: RegisterModel) -> ModelView:
-        """Carve and start to deploy; returns at once with the state so far."""
+    async def register_model(self, order: RegisterModel, caller: Caller) -> ModelView:
+        """Carve and start to deploy; returns at once with the state so far. Raises Conflict when
+        the id is another tenant's."""
         ...
 
-    async def remove_model(self, model_id: str) -> ModelView:
+    async def remove_model(self, model_id: str, caller: Caller) -> ModelView:
         """Unload everywhere and forget."""
         ...
 
-    def list_traces(self, limit: int) -> tuple[Trace, ...]:
-        """Newest first."""
+    def list_traces(self, limit: int, caller: Caller) -> tuple[Trace, ...]:
+        """Newest first, of the caller's tenant."""
         ...
 
-    def trace(self, request_id: str) -> Trace:
+    def trace(self, request_id: str, caller: Caller) -> Trace:
         """Raises NotFound."""
         ...
 
@@ -157,6 +168,31 @@ class ControlService(Protocol):
         """Prometheus text format 0.0.4."""
         ...
 
-    def watch(self) -> AsyncIterator[tuple[str, bytes]]:
+    def watch(self, caller: Caller) -> AsyncIterator[tuple[str, bytes]]:
         """Server-sent events: (event name, JSON)."""
+        ...
+
+
+class AccessService(Protocol):
+    """Keys and the audit log. Every change is written down before it is made; one that cannot be
+    written raises Unavailable."""
+
+    async def create_key(self, order: CreateKey, caller: Caller) -> KeyCreated:
+        """Make a key; only the answer ever holds it. Raises UsageError or TooLarge."""
+        ...
+
+    def list_keys(self) -> KeyList:
+        """All keys, newest first."""
+        ...
+
+    async def revoke_key(self, id_or_name: str, caller: Caller) -> KeyView:
+        """Take a key away, on open connections too. Raises NotFound or Conflict."""
+        ...
+
+    async def audit(self, query: AuditQuery) -> AuditList:
+        """Entries of the audit log, newest first."""
+        ...
+
+    async def check_audit(self) -> AuditCheck:
+        """Whether the audit log is whole."""
         ...

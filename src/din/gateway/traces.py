@@ -10,8 +10,10 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from din.access.scopes import owns
 from din.domain.model import Edge
 from din.domain.request import AttemptRecord, SliceTiming, Trace
+from din.domain.trust import DEFAULT_TENANT, GATEWAY, Caller
 from din.errors import Conflict, NotFound
 from din.gateway.serving import Serving
 from din.gateway.shape import RouteShape
@@ -32,6 +34,7 @@ class Outcome(Struct, kw_only=True):
     records: tuple[AttemptRecord, ...]
     path: str
     error: str = ""
+    tenant: str = DEFAULT_TENANT
 
 
 class _Kept(NamedTuple):
@@ -42,6 +45,7 @@ class _Kept(NamedTuple):
     edges: Sequence[Edge]
     duration_ms: float
     names: Names
+    tenant: str
 
     def drawn(self) -> Trace:
         """The whole trace."""
@@ -55,7 +59,8 @@ class TraceBook:
     def __init__(self, name_of: Callable[[str], str], wall_clock_iso: Callable[[], str]) -> None:
         self._name_of = name_of
         self._wall_clock_iso = wall_clock_iso
-        self._traces: OrderedDict[str, _Kept] = OrderedDict()
+        self._traces: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        """By tenant and request id: callers choose ids, and must not displace each other's."""
 
     def keep(self, outcome: Outcome) -> Trace:
         """Turn an outcome into a trace and remember it; the oldest is forgotten.
@@ -84,35 +89,39 @@ class TraceBook:
             path=outcome.path,
             error=outcome.error,
         )
-        self._traces[trace.request_id] = _Kept(
-            trace, timings, outcome.shape.edges, outcome.duration_ms, names
+        key = (outcome.tenant, trace.request_id)
+        self._traces[key] = _Kept(
+            trace, timings, outcome.shape.edges, outcome.duration_ms, names, outcome.tenant
         )
-        self._traces.move_to_end(trace.request_id)
+        self._traces.move_to_end(key)
         if len(self._traces) > TRACES_KEPT_MAX:
             self._traces.popitem(last=False)
         return trace
 
-    def newest(self, limit: int) -> tuple[Trace, ...]:
-        """Up to `limit` traces, newest first."""
-        kept = islice(reversed(self._traces.values()), max(limit, 0))
-        return tuple(each.drawn() for each in kept)
+    def newest(self, limit: int, caller: Caller = GATEWAY) -> tuple[Trace, ...]:
+        """Up to `limit` traces that the caller may see, newest first."""
+        kept = (each for each in reversed(self._traces.values()) if owns(caller, each.tenant))
+        return tuple(each.drawn() for each in islice(kept, max(limit, 0)))
 
-    def find(self, request_id: str) -> Trace:
+    def find(self, request_id: str, caller: Caller = GATEWAY) -> Trace:
         """By id, by unique prefix, or `last`. Raises NotFound or Conflict."""
-        exact = self._traces.get(request_id)
-        if exact is not None:
-            return exact.drawn()
-        if request_id == "last" and self._traces:
-            return next(reversed(self._traces.values())).drawn()
-        matches = [key for key in self._traces if key.startswith(request_id)]
-        if len(matches) > 1:
+        mine = self._traces.get((caller.tenant, request_id))
+        if mine is not None:
+            return mine.drawn()
+        seen = [each for each in reversed(self._traces.values()) if owns(caller, each.tenant)]
+        exact = [each for each in seen if each.trace.request_id == request_id]
+        if request_id == "last":
+            exact = exact or seen[:1]
+        found = exact or [each for each in seen if each.trace.request_id.startswith(request_id)]
+        if len(found) > 1 and not exact:
+            ids = [each.trace.request_id for each in reversed(found)]
             raise Conflict(
-                f"{request_id!r} is the beginning of {len(matches)} request ids",
-                hint=f"for example {matches[0]} and {matches[1]}: give more of it",
+                f"{request_id!r} is the beginning of {len(ids)} request ids",
+                hint=f"for example {ids[0]} and {ids[1]}: give more of it",
             )
-        if not matches:
+        if not found:
             raise NotFound(
                 f"no trace of request {request_id!r}",
                 hint=f"the last {TRACES_KEPT_MAX} are kept; see `din trace list`",
             )
-        return self._traces[matches[0]].drawn()
+        return found[0].drawn()

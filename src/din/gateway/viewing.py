@@ -106,6 +106,7 @@ def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
         manifest=manifest,
         warnings=record.warnings,
         notes=record.notes,
+        tenant=manifest.tenant,
     )
 
 
