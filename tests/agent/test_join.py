@@ -37,7 +37,7 @@ PROFILE = NodeProfile(
     memory_mib=100,
 )
 FORBIDDEN = {
-    "numpy", "onnx", "onnxruntime", "grpc", "flatbuffers", "click", "rich", "structlog",
+    "numpy", "onnx", "onnxruntime", "grpc", "flatbuffers", "click", "rich",
     "starlette", "zeroconf", "cryptography", "yaml",
 }  # fmt: skip
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 
-from din.agent.log import TEXT_CHARACTERS_MAX, Log
+from din.agent.log import Log
+from din.system.log import TEXT_CHARACTERS_MAX
 
 
 def test_a_line_is_json_with_time_level_event_and_facts() -> None:

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.system
 
 IDLE_RESIDENT_KIB_MAX = 30 * 1024
 FORBIDDEN = (
-    "numpy", "onnx", "onnxruntime", "grpc", "flatbuffers", "click", "rich", "structlog",
+    "numpy", "onnx", "onnxruntime", "grpc", "flatbuffers", "click", "rich",
     "starlette", "zeroconf", "cryptography", "yaml",
 )  # fmt: skip
 X = TensorMeta("x", "FP32", (1, 4), 16)

@@ -14,7 +14,15 @@ import psutil
 
 from din.bench.load import BUCKET_MS, Loaded, finish_load, shot_at, start_load
 from din.bench.models import SESSION, example_of, fetched, session_of
-from din.bench.network import Network, answers_now, cpu_s, free_port, oip_request, wait_for
+from din.bench.network import (
+    Network,
+    answers_now,
+    cpu_s,
+    free_port,
+    installed,
+    oip_request,
+    wait_for,
+)
 from din.bench.row import Effort, Row, figure, median
 from din.errors import Unavailable
 
@@ -135,7 +143,9 @@ def start_up(effort: Effort) -> Iterator[Row]:
 
 
 def _cpu_of(command: list[str]) -> float:
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, env=installed(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NoReturn, TypeVar
@@ -197,6 +196,8 @@ def tell(error: DinError, cause: BaseException | None = None) -> int:
     if verbosity() > 0:
         click.echo(f"code: {error.code}", err=True)
         if cause is not None:
+            import traceback  # a start without faults does not pay for it
+
             click.echo("".join(traceback.format_exception(cause)), err=True)
     return error.exit_code
 

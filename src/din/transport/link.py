@@ -33,7 +33,7 @@ from din.wire.messages import (
 )
 
 Report = Callable[..., None]
-"""Takes a short text and the facts as keywords; what `structlog` loggers take too."""
+"""Takes a short text and the facts as keywords."""
 
 RESERVED_KINDS: Final = (Cancel, Failed, Bye, Ping, Pong)
 """May use the room beyond the queue limit: they make queues shorter, or end them."""
