@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -111,14 +112,15 @@ def test_a_dial_under_way_is_begun_anew_when_the_addresses_change() -> None:
     """Waiting for the old ones to fail would take seconds, and report the peer as not dialled."""
 
     async def story(own: Side, other: Side) -> None:
-        silent = await asyncio.start_server(lambda *_: None, "127.0.0.2", 0)
-        port = silent.sockets[0].getsockname()[1]
-        waiting = asyncio.create_task(own.peers.dial_all({PEER: (f"tcp:127.0.0.2:{port}",)}))
-        await asyncio.sleep(0)
-        assert await own.peers.dial_all({PEER: (other.listen("127.0.0.3"),)}) == ()
-        assert await waiting == ()
+        with socket.create_server(("127.0.0.2", 0)) as silent:
+            silent.setblocking(False)
+            address = f"tcp:127.0.0.2:{silent.getsockname()[1]}"
+            waiting = asyncio.create_task(own.peers.dial_all({PEER: (address,)}))
+            visitor, _ = await asyncio.get_running_loop().sock_accept(silent)
+            with visitor:
+                assert await own.peers.dial_all({PEER: (other.listen("127.0.0.3"),)}) == ()
+                assert await waiting == ()
         assert own.reports == []
-        silent.close()
 
     play(story)
 
