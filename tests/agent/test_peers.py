@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 
 from din.agent.peers import Peers
+from din.errors import Unavailable, Unreachable, error_of_code
 from din.transport.dial import dial
 from din.transport.link import Link
 from din.transport.server import LinkServer
-from din.wire.messages import AnyMessage, Cancel
+from din.wire.messages import AnyMessage, Cancel, Failed
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
-from link_harness import Recorder, Reports, until
+from link_harness import Recorder, Reports, run, until
 
-OWN, PEER = "00000000000000aa", "00000000000000bb"
+OWN, PEER, GATEWAY = "00000000000000aa", "00000000000000bb", "gateway-1"
 CANCEL = Cancel(1, 1, "gateway", 1000)
 
 
@@ -44,10 +45,17 @@ class Side(Recorder):
 
     def on_closed(self, link: Link, reason: str, is_orderly: bool) -> None:
         super().on_closed(link, reason, is_orderly)
-        self.peers.closed(link)
+        self.peers.closed(link, is_orderly=is_orderly)
 
     def listen(self, host: str) -> str:
         return f"tcp:{host}:{self.server.listen_tcp(host, 0)}"
+
+    async def meets(self, node_id: str) -> Side:
+        """Somebody else, who has dialled this node."""
+        somebody = Side(node_id)
+        await dial([self.listen("127.0.0.1")], own_id=node_id, session=1, handler=somebody)
+        await self.until(lambda: self.peers.link(node_id))
+        return somebody
 
     def tell(self, peer_id: str, message: AnyMessage = CANCEL) -> bool:
         return self.peers.tell(peer_id, message)
@@ -172,5 +180,51 @@ def test_a_peer_that_was_not_reached_is_dialled_at_once_after_a_change(
         own.peers.address_changed(frozenset())
         await until(lambda: own.peers.link(PEER))
         assert own.reached == [PEER, PEER], "and that it is reached now"
+
+    play(story)
+
+
+@pytest.mark.parametrize("ends", ["broken", "in order"])
+def test_what_a_broken_link_may_have_swallowed_is_told_to_the_gateway(ends: str) -> None:
+    """Its time-out would come seconds later, and nobody else knows."""
+
+    async def story(own: Side, other: Side) -> None:
+        await own.peers.dial_all({PEER: (other.listen("127.0.0.1"),)})
+        gateway = await own.meets(GATEWAY)
+        sent: list[str] = []
+        own.peers.forward(PEER, run(request_id=7), [], sent.append)
+        await until(lambda: sent == [""])
+        own.peers.link(PEER).close("the test cuts it", is_orderly=ends == "in order")
+        await own.until(lambda: own.closed)
+        own.tell(GATEWAY)
+        await gateway.until(lambda: CANCEL in gateway.messages)
+        told = [each for each in gateway.messages if isinstance(each, Failed)]
+        if ends == "in order":
+            assert told == []
+            return
+        (failed,) = told
+        assert (failed.request_id, failed.node_id, failed.is_retryable) == (7, PEER, True)
+        assert isinstance(error_of_code(failed.code, ""), Unavailable)
+        assert not isinstance(error_of_code(failed.code, ""), Unreachable), "its own link may live"
+
+    play(story)
+
+
+def test_what_was_sent_long_before_the_peer_was_last_heard_has_arrived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("din.agent.peers.UNCERTAIN_S", -3600.0)
+
+    async def story(own: Side, other: Side) -> None:
+        await own.peers.dial_all({PEER: (other.listen("127.0.0.1"),)})
+        gateway = await own.meets(GATEWAY)
+        sent: list[str] = []
+        own.peers.forward(PEER, run(), [], sent.append)
+        await until(lambda: sent == [""])
+        own.peers.link(PEER).close("the test cuts it")
+        await own.until(lambda: own.closed)
+        own.tell(GATEWAY)
+        await gateway.until(lambda: gateway.messages)
+        assert gateway.messages == [CANCEL]
 
     play(story)

@@ -4,29 +4,36 @@ Tensors go straight to the node that needs them. A node that cannot be dialled g
 gateway, which passes frames with a `target` on; a broken link is dialled again with back-off while
 the gateway relays. A peer may have two links to us, one dialled by each side. Any open one serves,
 so the newest is taken: after a change of addresses the older may be dead before anybody says so.
-A link by an address that is gone, ours or the peer's, is closed as soon as that is known.
+A link by an address that is gone, ours or the peer's, is closed as soon as that is known. What a
+broken link may have swallowed is told to the gateway, which runs it again: nobody else would know.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Final
 
 from msgspec.structs import replace
 
 from din.agent.executor import Sent
-from din.errors import DinError
+from din.errors import DinError, Unavailable
 from din.flow.backoff import Backoff
 from din.transport.dial import dial
 from din.transport.link import Link, LinkHandler
-from din.wire.messages import AnyMessage, Run
+from din.wire.messages import AnyMessage, Failed, Run
 
 PEERS_MAX: Final = 256
 """Nodes whose addresses are kept; a deployment is rarely on more than a handful."""
 DIALS_AT_ONCE_MAX: Final = 8
 DIAL_MS: Final = 2_000
+FORWARDED_MAX: Final = 1024
+"""Frames by one link whose arrival is not certain; of more, the oldest are left to time-outs."""
+UNCERTAIN_S: Final = 1.0
+"""A frame that the kernel took so long before the peer was last heard has arrived."""
 REDIAL: Final = Backoff(base_ms=500.0, cap_ms=30_000.0, jitter=0.5)
 
 Report = Callable[..., None]
@@ -73,6 +80,8 @@ class Peers:
         self._handler: LinkHandler | None = None
         self._on_reach: Callable[[str], None] = _ignore
         self._peers: dict[str, _Peer] = {}
+        self._forwarded: dict[Link, deque[tuple[float, Run]]] = {}
+        """What the kernel took of late, and when."""
         self._places = asyncio.Semaphore(DIALS_AT_ONCE_MAX)
         self._loop = asyncio.get_running_loop()
 
@@ -90,8 +99,11 @@ class Peers:
         peer.failures = 0
         self._on_reach(link.peer_id)
 
-    def closed(self, link: Link) -> None:
+    def closed(self, link: Link, *, is_orderly: bool) -> None:
         """A link is down."""
+        forwarded = self._forwarded.pop(link, ())
+        if not is_orderly:
+            self._tell_lost(link, forwarded)
         peer = self._peers.get(link.peer_id)
         if peer is None:
             return
@@ -99,6 +111,23 @@ class Peers:
             peer.links.remove(link)
         if not peer.links and not peer.addresses:
             del self._peers[link.peer_id]
+
+    def _tell_lost(self, link: Link, forwarded: Iterable[tuple[float, Run]]) -> None:
+        since_s = link.heard_at - UNCERTAIN_S
+        for sent_s, run in forwarded:
+            if sent_s >= since_s:
+                message = f"the link from node {self._own_id} ended, perhaps before this arrived"
+                self.tell(
+                    run.origin,
+                    Failed(
+                        run.request_id,
+                        run.attempt,
+                        run.slice_index,
+                        link.peer_id,
+                        Unavailable.code,
+                        message,
+                    ),
+                )
 
     def link(self, peer_id: str) -> Link | None:
         """An open link to somebody."""
@@ -197,7 +226,7 @@ class Peers:
         """See executor.Post."""
         link = self.link(node_id)
         if link is not None:
-            self._send(link, run, body, sent)
+            self._send(link, run, body, partial(self._forwarded_by, link, run, sent))
             return
         peer = self._peers.get(node_id)
         if peer is not None:
@@ -207,6 +236,14 @@ class Peers:
             sent("there is no link to it, and none to the gateway")
         else:
             self._send(relay, replace(run, target=node_id), body, sent)
+
+    def _forwarded_by(self, link: Link, run: Run, sent: Sent, trouble: str) -> None:
+        if not trouble and link.is_open:
+            forwarded = self._forwarded.setdefault(link, deque(maxlen=FORWARDED_MAX))
+            forwarded.append((self._loop.time(), run))
+            while forwarded and forwarded[0][0] < link.heard_at - UNCERTAIN_S:
+                forwarded.popleft()
+        sent(trouble)
 
     def _send(
         self, link: Link, message: AnyMessage, body: Sequence[memoryview], sent: Sent

@@ -43,7 +43,7 @@ class Router:
 
     def on_closed(self, link: Link, reason: str, is_orderly: bool) -> None:
         """See LinkHandler."""
-        self._peers.closed(link)
+        self._peers.closed(link, is_orderly=is_orderly)
         self._offers.gateway_closed(link)
         is_gateway = link.peer_id == self.gateway_id
         if not self.is_stopping and (is_gateway or not is_orderly):

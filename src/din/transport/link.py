@@ -115,6 +115,11 @@ class Link:
         return self._urgent.peer_host
 
     @property
+    def heard_at(self) -> float:
+        """When the last byte came from the peer, by the loop's clock in seconds."""
+        return max(self._urgent.received_at, self._bulk.received_at)
+
+    @property
     def queued_bytes(self) -> int:
         """Accepted by `send` but not yet taken by the kernel, in both lanes."""
         return self._urgent.queued_bytes + self._bulk.queued_bytes
@@ -262,7 +267,7 @@ class Link:
         tick_s = limits.ping_after_ms / 2000
         is_late = now - self._ticked_at > STALL_FACTOR * tick_s
         self._ticked_at = now
-        heard_at = max(self._urgent.received_at, self._bulk.received_at)
+        heard_at = self.heard_at
         if is_late:
             self._urgent.received_at = heard_at = now
         if now - heard_at > limits.dead_after_ms / 1000:
