@@ -114,6 +114,19 @@ def test_preparing_again_answers_at_once_without_loading_or_fetching(tmp_path: P
     play(tmp_path, story)
 
 
+def test_a_restarted_node_loads_its_engine_before_it_is_asked(tmp_path: Path) -> None:
+    async def story(gateway: FakeGateway, folder: Path) -> None:
+        async with Node(folder, "one", gateway) as node:
+            assert not _children(node.process.pid), "a node that never held a slice loads nothing"
+            await load(gateway, node)
+            await node.stop()
+            await node.start()
+            assert len(_children(node.process.pid)) == 1
+            await node.stop()
+
+    play(tmp_path, story)
+
+
 def test_tensors_go_straight_from_node_to_node(tmp_path: Path) -> None:
     async def story(gateway: FakeGateway, folder: Path) -> None:
         async with Node(folder, "a", gateway) as first, Node(folder, "b", gateway) as second:
@@ -466,10 +479,11 @@ def _resident_kib(pid: int) -> int:
 
 
 def _worker_pid(agent_pid: int) -> int:
-    def children(pid: int) -> list[int]:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-        return [int(each) for each in text.split()]
-
-    (zygote,) = children(agent_pid)
-    (worker,) = children(zygote)
+    (zygote,) = _children(agent_pid)
+    (worker,) = _children(zygote)
     return worker
+
+
+def _children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(each) for each in text.split()]

@@ -80,6 +80,12 @@ class SliceFiles:
         self._checked: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept: this node has held no slice yet."""
+        with os.scandir(self._folder) as entries:
+            return next(entries, None) is None
+
     async def use(self, artifacts: Sequence[Artifact], base_url: str) -> tuple[Path, ...]:
         """Paths of whole, checked files, fetched when absent; `release` them later.
 

@@ -46,8 +46,9 @@ from din.wire.heartbeat import Heartbeat, HeartbeatAnswer
 from din.wire.registration import Admission, Refusal
 
 GOODBYE_MS: Final = 1000
-BACKOFF: Final = Backoff(base_ms=500, cap_ms=30_000)
-"""Half of each pause is random, so that a fleet does not come back as one."""
+BACKOFF: Final = Backoff(base_ms=100, cap_ms=30_000)
+"""Short at first: gateway and node are often started together. Half of each pause is random, so
+that a fleet does not come back as one."""
 NODES_PATH: Final = "/api/v1/nodes"
 HEARTBEAT_PATH: Final = "/api/v1/heartbeat"
 

@@ -74,7 +74,7 @@ class Agent:
         self._executor = Executor(self._loop, node_id, self._peers, self._drop)
         self._zygote = Zygote(self._loop, lambda text: report("zygote", reason=text))
         self._offers = Offers(report)
-        files = SliceFiles(Path(config.state_dir) / "slices", report)
+        self._files = files = SliceFiles(Path(config.state_dir) / "slices", report)
         self._unsealer = Unsealer(Path(config.state_dir) / "trust")
         self._slices = Slices(
             zygote=self._zygote,
@@ -123,6 +123,7 @@ class Agent:
         )
         self._loop.call_later(TRIM_AFTER_S, give_memory_back)
         give_memory_back()
+        await self._warm_up()
         joining = self._loop.create_task(self._joiner.run())
         stopping = self._loop.create_task(self._stop.wait())
         try:
@@ -135,6 +136,15 @@ class Agent:
                 task.cancel()
             await asyncio.gather(joining, stopping, return_exceptions=True)
             await self._close()
+
+    async def _warm_up(self) -> None:
+        """A node that held slices will be asked for some again: load the engine meanwhile."""
+        if self._files.is_empty:
+            return
+        try:
+            await self._zygote.start()
+        except DinError as error:
+            self._log.report("zygote", reason=error.message)
 
     def _make_joiner(self) -> Joiner:
         config = self._config

@@ -45,7 +45,6 @@ from din.system.identity import Identity, claim_directory
 from din.system.memory import give_memory_back, resident_bytes
 from din.system.network import AddressWatch, bound_addresses
 from din.system.signals import stop_signals
-from din.transport.announce import Announcer
 from din.transport.limits import LinkLimits
 from din.transport.server import LinkServer
 from din.version import __version__
@@ -257,6 +256,8 @@ async def _announced(
         log("not announced", reason="discovery mode is unicast")
         yield
         return
+    from din.transport.announce import Announcer  # a gateway that is not announced needs no mDNS
+
     announcer = Announcer(
         cluster=config.cluster,
         gateway_id=identity.node_id,
