@@ -19,7 +19,7 @@ from din.errors import UsageError
 HANDOVER_VARIABLE: Final = "DIN_CONFIG_JSON"
 """Environment variable in which a program finds its settings as JSON."""
 
-Section = Literal["gateway", "node"]
+Section = Literal["gateway", "node", "client"]
 DiscoveryMode = Literal["auto", "multicast", "unicast"]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Text = Annotated[str, Meta(max_length=4096)]
@@ -137,9 +137,24 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = {}
 
 
+class ClientConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the command line shows a gateway, and knows it by."""
+
+    api_key_file: Annotated[
+        Text, Meta(description="file with the API key that commands show; never the key itself")
+    ] = ""
+    ca_file: Annotated[
+        Text, Meta(description="authority of an https gateway, in PEM; empty = this machine's own")
+    ] = ""
+
+
 Config = GatewayConfig | NodeConfig
 AnyConfig = TypeVar("AnyConfig", GatewayConfig, NodeConfig)
-SECTIONS: Final[dict[Section, type[Config]]] = {"gateway": GatewayConfig, "node": NodeConfig}
+SECTIONS: Final[dict[Section, type[Config | ClientConfig]]] = {
+    "gateway": GatewayConfig,
+    "node": NodeConfig,
+    "client": ClientConfig,
+}
 UNITS: Final = {"ms": "ms", "mib": "MiB", "bytes": "bytes"}
 
 
@@ -201,9 +216,9 @@ def knobs() -> tuple[Knob, ...]:
     )
 
 
-def knob_of(struct: type[Config], key: str) -> Knob:
+def knob_of(struct: type[Config | ClientConfig], key: str) -> Knob:
     """One key of one section."""
-    section: Section = "gateway" if struct is GatewayConfig else "node"
+    section: Section = next(name for name, each in SECTIONS.items() if each is struct)
     hint = get_type_hints(struct, include_extras=True)[key]
     schema: dict[str, Any] = msgspec.json.schema(hint)
     unit = next((UNITS[part] for part in key.split("_") if part in UNITS), "")

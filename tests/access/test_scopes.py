@@ -55,6 +55,7 @@ def test_a_node_may_do_what_nodes_do_and_nothing_else() -> None:
         ("POST", "/api/v1/heartbeat"),
         ("POST", "/api/v1/nodes"),
         ("DELETE", "/api/v1/nodes/{node}"),
+        ("GET", "/api/v1/gateway"),
         ("GET", "/api/v1/artifacts/{sha256}"),
     }
 

@@ -41,7 +41,7 @@ NEEDS: Final[dict[tuple[str, str], Needs]] = {
     ("GET", "/v2/models/{model}/versions/{version}/ready"): MODELS_READ,
     ("POST", "/v2/models/{model}/versions/{version}/infer"): INFER,
     ("POST", "/api/v1/heartbeat"): NODE,
-    ("GET", "/api/v1/gateway"): ANY,
+    ("GET", "/api/v1/gateway"): ANY_OR_NODE,
     ("GET", "/api/v1/nodes"): NODES_READ,
     ("POST", "/api/v1/nodes"): NODE,
     ("GET", "/api/v1/nodes/{node}"): NODES_READ,

@@ -22,10 +22,11 @@ from typing import Final, Literal, NamedTuple
 import click
 
 from din import version
+from din.cli.asking import ask
 from din.cli.display import Column, show
 from din.cli.frame import Command, gateway_option, output_option, say
 from din.cli.sources import load_gateway
-from din.client.client import Client, gateway_of
+from din.client.client import gateway_of
 from din.config import GatewayConfig
 from din.errors import DinError, Unavailable
 
@@ -231,7 +232,7 @@ def check_gateway(gateway: str | None) -> Check:
     """Whether the gateway answers, and with which version."""
     url = gateway or gateway_of(os.environ)
     try:
-        with Client(url) as client:
+        with ask(url) as client:
             view = client.gateway()
     except DinError as error:
         return Check("gateway", "failed", error.message, error.hint)
@@ -246,7 +247,7 @@ def check_gateway(gateway: str | None) -> Check:
 def check_nodes(gateway: str | None) -> Check:
     """Whether nodes are ready, and why the others are not."""
     try:
-        with Client(gateway) as client:
+        with ask(gateway) as client:
             nodes = client.nodes().items
     except DinError:
         return Check("nodes", "warning", "not asked, since no gateway answered")

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, ClassVar, Final, NoReturn, TypeVar
 
 import click
 
@@ -147,6 +147,7 @@ class RootGroup(LazyGroup):
         """Run and end the process."""
         options["standalone_mode"] = False
         _Verbosity.level = 0
+        _Asking.files.clear()
         try:
             code = super().main(*arguments, **options)
         except click.exceptions.Exit as end:
@@ -202,8 +203,31 @@ def tell(error: DinError, cause: BaseException | None = None) -> int:
     return error.exit_code
 
 
+class _Asking:
+    """Files that the running command shows or expects, by option."""
+
+    files: ClassVar[dict[str, str]] = {}
+
+
+def asking_files() -> tuple[str | None, str | None]:
+    """What --key-file and --ca name."""
+    return _Asking.files.get("key_file"), _Asking.files.get("ca_file")
+
+
+def _keep_file(_context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        _Asking.files[str(parameter.name)] = value
+
+
 def gateway_option(function: Function) -> Function:
-    """--gateway URL, given to the function as `gateway`."""
+    """--gateway URL, given to the function as `gateway`; --key-file and --ca, for `asking`."""
+    for name, words, text in (
+        ("--ca", "ca_file", "Authority of an https gateway, in PEM; else DIN_CA_FILE."),
+        ("--key-file", "key_file", "File with an API key; else DIN_API_KEY(_FILE)."),
+    ):
+        function = click.option(
+            name, words, metavar="FILE", expose_value=False, callback=_keep_file, help=text
+        )(function)
     return click.option(
         "--gateway",
         metavar="URL",

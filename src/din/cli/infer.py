@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from din.cli.asking import ask
 from din.cli.display import UNKNOWN, Column, number, show_table
 from din.cli.frame import Command, gateway_option, say
-from din.client.client import INFER_MS, Client
+from din.client.client import INFER_MS
 from din.client.result import Inference
 from din.domain.request import TraceStep
 from din.errors import Unavailable, UsageError
@@ -98,7 +99,7 @@ def infer(
             hint=".png or .jpg draws boxes, .npz keeps tensors, .json keeps the result",
         )
     given = read_inputs(inputs)
-    with Client(gateway) as client:
+    with ask(gateway) as client:
         answer = client.infer(model, given, outputs=wanted, timeout_ms=timeout_ms, version=version)
     if raw:
         click.echo(json.dumps(_plain(answer.result)))

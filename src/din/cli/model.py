@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from din.cli.asking import ask
 from din.cli.display import (
     UNKNOWN,
     Column,
@@ -91,7 +92,7 @@ def find_model(client: Client, model: str) -> Answer:
 
 
 def _show_models(gateway: str | None, output: str) -> None:
-    with Client(gateway) as client:
+    with ask(gateway) as client:
         answer = client.call("GET", "/api/v1/models")
     view = decode_answer(answer, ModelList)
     show(output, answer.body, view.items, COLUMNS, lambda model: model.model_id)
@@ -144,7 +145,7 @@ def inspect_model(model: str, gateway: str | None, output: str, watch: bool) -> 
 
 
 def _show_model(model: str, gateway: str | None, output: str) -> None:
-    with Client(gateway) as client:
+    with ask(gateway) as client:
         answer = find_model(client, model)
     view = decode_answer(answer, ModelView)
     if output in ("json", "yaml"):
@@ -194,7 +195,7 @@ def list_slices(model: str, gateway: str | None, output: str) -> None:
     """The slices of MODEL and the nodes that hold them."""
     import msgspec
 
-    with Client(gateway) as client:
+    with ask(gateway) as client:
         answer = find_model(client, model)
     view = decode_answer(answer, ModelView)
     # The part of the answer as the gateway wrote it, fields that we do not know included.
@@ -214,7 +215,7 @@ def list_slices(model: str, gateway: str | None, output: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 def remove_model(model: str, gateway: str | None, yes: bool, dry_run: bool) -> None:
     """Unload MODEL everywhere and forget it."""
-    with Client(gateway) as client:
+    with ask(gateway) as client:
         view = decode_answer(client.model_answer(model), ModelView)
         count = f"{len(view.slices)} slice" + ("" if len(view.slices) == 1 else "s")
         what = f"model {view.model_id} version {view.version}, {count}"

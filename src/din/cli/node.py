@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from din.cli.asking import ask
 from din.cli.display import (
     UNKNOWN,
     Column,
@@ -18,7 +19,7 @@ from din.cli.display import (
     show_facts,
 )
 from din.cli.frame import Command, gateway_option, output_option, say, watch_option
-from din.client.client import Client, decode_answer
+from din.client.client import decode_answer
 from din.domain.views import NodeList, NodeView
 from din.errors import CannotPlace
 
@@ -55,7 +56,7 @@ EMPTY: Final = (
 
 
 def _show_nodes(gateway: str | None, output: str) -> None:
-    with Client(gateway) as client:
+    with ask(gateway) as client:
         answer = client.call("GET", "/api/v1/nodes")
     view = decode_answer(answer, NodeList)
     show(output, answer.body, view.items, COLUMNS, lambda node: node.name)
@@ -117,7 +118,7 @@ def inspect_node(node: str, gateway: str | None, output: str, watch: bool) -> No
 def _show_node(node: str, gateway: str | None, output: str) -> None:
     from urllib.parse import quote
 
-    with Client(gateway) as client:
+    with ask(gateway) as client:
         answer = client.call("GET", f"/api/v1/nodes/{quote(node, safe='')}")
     view = decode_answer(answer, NodeView)
     if output in ("json", "yaml"):
@@ -197,7 +198,7 @@ def drain_node(node: str, gateway: str | None, dry_run: bool, force: bool) -> No
     It serves each slice until another node has it ready. What no other node can take stays and is
     served, with the reasons told (exit code 3); it moves as soon as a node can take it.
     """
-    with Client(gateway) as client:
+    with ask(gateway) as client:
         # What it holds now: the answer to the order may come after the first has gone.
         held = client.node(node)
         moving = ", ".join(held.slices) or "no slice"
@@ -230,7 +231,7 @@ def drain_node(node: str, gateway: str | None, dry_run: bool, force: bool) -> No
 @gateway_option
 def undrain_node(node: str, gateway: str | None) -> None:
     """Let NODE take slices again. What has moved away stays where it is."""
-    with Client(gateway) as client:
+    with ask(gateway) as client:
         view = client.undrain(node)
     click.echo(view.name)
     say(f"{view.name} is {view.status} and may take slices when it is ready")

@@ -7,9 +7,10 @@ from urllib.parse import urlencode
 
 import click
 
+from din.cli.asking import ask
 from din.cli.display import UNKNOWN, Column, mebibytes, number, show, show_table
 from din.cli.frame import Command, gateway_option, output_option, say
-from din.client.client import Client, decode_answer
+from din.client.client import decode_answer
 from din.domain.plan import Placement, Plan, Rejection
 from din.domain.views import PlanView
 from din.errors import CannotPlace
@@ -48,7 +49,7 @@ def plan(model: str, version: str | None, gateway: str | None, output: str) -> N
     Exit code 3 when no node fits.
     """
     query = {"model": model} | ({"version": version} if version is not None else {})
-    with Client(gateway) as client:
+    with ask(gateway) as client:
         answer = client.call("GET", f"/api/v1/plan?{urlencode(query)}")
     found = decode_answer(answer, PlanView).plan
     show(output, answer.body, found.placements, COLUMNS, lambda placed: placed.node)

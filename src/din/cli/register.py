@@ -9,6 +9,7 @@ from typing import Final
 import click
 import msgspec
 
+from din.cli.asking import ask
 from din.cli.display import byte_count, show_document, show_table
 from din.cli.frame import Command, gateway_option, output_option, say
 from din.cli.model import SLICE_COLUMNS
@@ -98,7 +99,7 @@ def register(
         else read_model_alone(_not_none(model), model_id)
     )
     registration = _adjusted(found, model_id, options, dry_run)
-    with Client(gateway) as client:
+    with ask(gateway) as client:
         answer = _send(client, registration)
         if not (dry_run or no_wait):
             answer = _wait(client, decode_answer(answer, ModelView), timeout_ms)

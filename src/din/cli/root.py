@@ -36,6 +36,8 @@ cli = _Root(
         "model": ("din.cli.root:model", "Register, list and inspect models."),
         "plan": ("din.cli.plan:plan", "Where a request would run, and why not elsewhere."),
         "infer": ("din.cli.infer:infer", "Run one request."),
+        "key": ("din.cli.root:key", "Make, list and revoke API keys."),
+        "audit": ("din.cli.root:audit", "See who changed what, and whether the log is whole."),
         "trace": ("din.cli.root:trace", "See which node did what in a request."),
         "doctor": ("din.cli.doctor:doctor", "Test this machine and its network, with a fix each."),
         "bench": ("din.cli.root:bench", "Measure this machine with DIN on it."),
@@ -85,6 +87,25 @@ trace = LazyGroup(
     lazy={
         "list": ("din.cli.trace:list_traces", "The newest requests."),
         "show": ("din.cli.trace:show_trace", "One request as a waterfall."),
+    },
+)
+key = LazyGroup(
+    name="key",
+    help="Make, list and revoke API keys.",
+    no_args_is_help=True,
+    lazy={
+        "create": ("din.cli.key:create_key", "Make an API key and print it, once."),
+        "list": ("din.cli.key:list_keys", "All API keys, without their secrets."),
+        "revoke": ("din.cli.key:revoke_key", "Take an API key away."),
+    },
+)
+audit = LazyGroup(
+    name="audit",
+    help="See who changed what, and whether the log is whole.",
+    no_args_is_help=True,
+    lazy={
+        "list": ("din.cli.audit:list_entries", "Changes and refusals, newest first."),
+        "verify": ("din.cli.audit:verify", "Whether a line was edited or is missing."),
     },
 )
 bench = LazyGroup(

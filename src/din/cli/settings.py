@@ -62,7 +62,7 @@ def _rows() -> list[Row]:
     cls=Command,
     examples=("din config show", "din config show --section node", "din config show -o json"),
 )
-@click.option("--section", type=click.Choice(("gateway", "node")), help="Only this program's.")
+@click.option("--section", type=click.Choice(tuple(SECTIONS)), help="Only this program's.")
 @click.option("--effective", is_flag=True, help="The values in force; this is always so.")
 @click.option("--origin", is_flag=True, help="Where each comes from; this is always shown.")
 @output_option

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, cast
 
 import msgspec
 
+from din.client.credentials import KEY_VARIABLE
 from din.config import (
     HANDOVER_VARIABLE,
     SECTIONS,
@@ -106,9 +107,8 @@ def read_file(section: Section, path: Path) -> dict[str, Origin]:
             continue
         owners = [each for each in SECTIONS if key in SECTIONS[each].__struct_fields__]
         if not owners:
-            raise _unknown(
-                path, key, {*GatewayConfig.__struct_fields__, *NodeConfig.__struct_fields__}
-            )
+            names = {name for each in SECTIONS.values() for name in each.__struct_fields__}
+            raise _unknown(path, key, names)
         if section in owners and (section == "gateway" or key not in GATEWAY_ONLY_AT_TOP):
             values[key] = Origin(value, str(path))
     inner = content.get(section)
@@ -160,7 +160,7 @@ def _environment_values(
     section: Section, environment: Mapping[str, str]
 ) -> tuple[dict[str, Origin], tuple[str, ...]]:
     values: dict[str, Origin] = {}
-    known = {HANDOVER_VARIABLE, "DIN_SKIP_CONSOLE"}
+    known = {HANDOVER_VARIABLE, "DIN_SKIP_CONSOLE", KEY_VARIABLE}
     for each in SECTIONS:
         for key in SECTIONS[each].__struct_fields__:
             own, shared = f"DIN_{each}_{key}".upper(), f"DIN_{key}".upper()

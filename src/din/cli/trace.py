@@ -10,6 +10,7 @@ from typing import Final
 
 import click
 
+from din.cli.asking import ask
 from din.cli.display import Column, is_terminal, number, repeat, show, show_document
 from din.cli.frame import Command, gateway_option, output_option, printable, say, watch_option
 from din.client.client import Client, decode_answer
@@ -63,7 +64,7 @@ def list_traces(limit: int, gateway: str | None, output: str, watch: bool) -> No
 
 
 def _show_traces(limit: int, gateway: str | None, output: str) -> None:
-    with Client(gateway) as client:
+    with ask(gateway) as client:
         answer = client.call("GET", f"/api/v1/traces?limit={limit}")
     view = decode_answer(answer, TraceList)
     show(output, answer.body, view.items, COLUMNS, lambda trace: trace.request_id)
@@ -81,7 +82,7 @@ def _show_traces(limit: int, gateway: str | None, output: str) -> None:
 @output_option
 def show_trace(request: str, gateway: str | None, output: str) -> None:
     """One request as a waterfall: its id, the start of it, or `last`."""
-    with Client(gateway) as client:
+    with ask(gateway) as client:
         answer = find_trace(client, request)
     trace = decode_answer(answer, Trace)
     if output in ("json", "yaml"):

@@ -12,13 +12,12 @@ import click
 import msgspec
 
 from din.cli import daemon
+from din.cli.asking import ask
 from din.cli.frame import Command, say
 from din.cli.options import gateway_options, gateway_settings, http_url, node_settings
-from din.cli.start import AGENT_MODULE, GATEWAY_MODULE, run_in_place
-from din.client.client import Client
+from din.cli.start import AGENT_MODULE, GATEWAY_MODULE, joining_words, run_in_place
 from din.config import GatewayConfig, NodeConfig
-from din.domain.views import GatewayView
-from din.errors import Conflict, Denied, DinError, Unavailable, Unreachable
+from din.errors import Conflict, Denied, DinError, Unauthenticated, Unavailable, Unreachable
 
 GATEWAY_WAIT_S: Final = 30.0
 NODE_WAIT_S: Final = 30.0
@@ -100,8 +99,7 @@ def _await_gateway(path: Path, record: daemon.Record, child: subprocess.Popen[by
         if exit_code is not None:
             path.unlink(missing_ok=True)
             raise daemon.error_of_exit(record, exit_code)
-        view = _answer_of(record.url)
-        if view is not None and view.pid == record.pid:
+        if _answering_pid(record.url) == record.pid:
             daemon.leave(child)
             return
     daemon.stop(path, record)
@@ -112,12 +110,15 @@ def _await_gateway(path: Path, record: daemon.Record, child: subprocess.Popen[by
     )
 
 
-def _answer_of(url: str) -> GatewayView | None:
+def _answering_pid(url: str) -> int:
+    """Process of the gateway that answers there; 0 = none does."""
     try:
-        with Client(url) as client:
-            return client.gateway()
+        with ask(url) as client:
+            return client.gateway().pid
+    except Unauthenticated:
+        raise  # a key was shown, and it is a wrong one: waiting will not make it right
     except DinError:
-        return None
+        return 0
 
 
 def _node_up(gateway: GatewayConfig, url: str) -> None:
@@ -141,7 +142,7 @@ def _node_up(gateway: GatewayConfig, url: str) -> None:
         if exit_code is not None:
             path.unlink(missing_ok=True)
             raise daemon.error_of_exit(record, exit_code)
-        if _is_ready(url, config.name):
+        if _is_ready(url, record):
             daemon.leave(child)
             say(f"node {config.name} has joined")
             return
@@ -167,13 +168,17 @@ def _node_beside(gateway: GatewayConfig, url: str) -> NodeConfig:
     return config
 
 
-def _is_ready(url: str, name: str) -> bool:
+def _is_ready(url: str, record: daemon.Record) -> bool:
     """A clone's name gets a suffix, so any ready node of that name or of its clones will do."""
     try:
-        with Client(url) as client:
+        with ask(url) as client:
             nodes = client.nodes().items
+    except Denied:
+        # The gateway asks for a key, or for another one: the node's own log says it as well.
+        return "it joined" in joining_words(daemon.log_tail(record), record.name)
     except DinError:
         return False
+    name = record.name
     return any(
         node.status == "ready" and (node.name == name or node.name.startswith(f"{name}-"))
         for node in nodes

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from din.client.credentials import load_credentials
 from din.client.http import PIECE_BYTES, Answer, Connection
 from din.client.result import Inference
 from din.domain.plan import Plan
@@ -66,10 +67,20 @@ class Client:
     ...     client.infer("centerface", "photo.jpg").result["boxes"]
     """
 
-    def __init__(self, gateway: str | None = None, *, timeout_ms: int = INFER_MS) -> None:
-        """`gateway` is a URL; else DIN_GATEWAY, else http://127.0.0.1:8000."""
+    def __init__(
+        self,
+        gateway: str | None = None,
+        *,
+        timeout_ms: int = INFER_MS,
+        key_file: str | os.PathLike[str] | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """`gateway` is a URL; else DIN_GATEWAY, else http://127.0.0.1:8000. The API key is in
+        `key_file`, DIN_API_KEY or the file of DIN_API_KEY_FILE; an https gateway is known by the
+        authority in `ca_file` or DIN_CA_FILE. Raises UsageError, Denied."""
         self.timeout_ms = timeout_ms
-        self._connection = Connection(gateway or gateway_of(os.environ))
+        shown = load_credentials(os.environ, key_file=key_file, ca_file=ca_file)
+        self._connection = Connection(gateway or gateway_of(os.environ), credentials=shown)
 
     @property
     def url(self) -> str:

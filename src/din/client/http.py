@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from din.client.credentials import Credentials
 from din.errors import (
     Conflict,
     DeadlineExceeded,
@@ -23,6 +24,7 @@ from din.errors import (
     DinError,
     Internal,
     NotFound,
+    Unauthenticated,
     Unreachable,
     UsageError,
     error_of_code,
@@ -33,11 +35,13 @@ ANSWER_BYTES_MAX: Final = 1024 * 1024 * 1024
 PIECE_BYTES: Final = 256 * 1024
 _BY_STATUS: Final[dict[int, type[DinError]]] = {
     400: UsageError,
+    401: Unauthenticated,
     403: Denied,
     404: NotFound,
     409: Conflict,
     504: DeadlineExceeded,
 }
+NO_CREDENTIALS: Final = Credentials()
 Body = bytes | Sequence[bytes | memoryview] | Callable[[], Iterable[bytes]]
 """Bytes, pieces, or a maker of pieces (called again when the request is sent again)."""
 
@@ -54,8 +58,13 @@ class Answer(NamedTuple):
 class Connection:
     """Connects when first used. Not for two threads at once."""
 
-    def __init__(self, url: str, connect_ms: int = CONNECT_MS) -> None:
-        """Raises UsageError for what is no http URL."""
+    def __init__(
+        self,
+        url: str,
+        connect_ms: int = CONNECT_MS,
+        credentials: Credentials = NO_CREDENTIALS,
+    ) -> None:
+        """Raises UsageError for what is no http URL, Denied when a key would go out in plain."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
             port = parts.port
@@ -67,10 +76,13 @@ class Connection:
                 hint="it looks like http://127.0.0.1:8000",
             )
         self.url = f"{parts.scheme}://{parts.netloc}"
-        kind = (
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        )
-        self._http = kind(parts.hostname, port)
+        self._headers = credentials.headers_for(parts.scheme, parts.hostname)
+        if parts.scheme == "https":
+            from din.client.secure import connection_to
+
+            self._http = connection_to(parts.hostname, port, credentials.authority_pem)
+        else:
+            self._http = http.client.HTTPConnection(parts.hostname, port)
         self._connect_ms = connect_ms
 
     def close(self) -> None:
@@ -140,7 +152,7 @@ class Connection:
         content: Any = body if isinstance(body, bytes) else pieces
         try:
             # With Content-Length among the headers, pieces are sent as they are, not chunked.
-            self._http.request(method, path, content or None, dict(headers))
+            self._http.request(method, path, content or None, {**self._headers, **headers})
         except (BrokenPipeError, ConnectionResetError):
             # A gateway that refuses a body answers first and then closes: read what it said.
             with suppress(OSError, http.client.HTTPException):
@@ -164,7 +176,12 @@ class Connection:
         cast("socket.socket", self._http.sock).settimeout(timeout_ms / 1000)
         return sock is not None
 
-    def _absent(self, error: OSError) -> Unreachable:
+    def _absent(self, error: OSError) -> DinError:
+        if error.__class__.__name__ == "SSLCertVerificationError":  # ssl is imported for https only
+            return Denied(
+                f"{self.url} does not show a certificate that counts: {error}",
+                hint="give the authority of its cluster: --ca FILE, or DIN_CA_FILE",
+            )
         reason = "" if isinstance(error, TimeoutError) else f" ({error.strerror or error})"
         return Unreachable(
             f"no gateway answered at {self.url} in {self._connect_ms / 1000:g} s{reason}",

@@ -1,0 +1,44 @@
+"""HTTPS to a gateway: by its pinned authority, or by those that this machine trusts."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+
+from din.errors import Denied
+from din.transport.tls import peer_name, pinned_context
+
+
+class PinnedConnection(http.client.HTTPSConnection):
+    """Speaks with a gateway of the given authority only, under whatever address it was found."""
+
+    def __init__(self, host: str, port: int | None, authority_pem: str) -> None:
+        """Raises Denied for what is no certificate."""
+        try:
+            context = pinned_context(authority_pem)
+        except ssl.SSLError as error:
+            raise Denied(
+                f"the authority given is no certificate: {error.reason or error}",
+                hint="--ca names the ca.pem of the cluster, from <gateway state>/trust/ca.pem",
+            ) from None
+        super().__init__(host, port, context=context)
+
+    def connect(self) -> None:
+        """Raises Denied when somebody else answers there."""
+        super().connect()
+        assert isinstance(self.sock, ssl.SSLSocket)
+        name = peer_name(self.sock)
+        if name is None or name.role != "gateway":
+            self.close()
+            # A node's certificate comes from the same authority.
+            raise Denied(
+                f"{self.host} answered as {name.uri if name else 'nobody'}, which is no gateway",
+                hint="check the gateway's URL",
+            )
+
+
+def connection_to(host: str, port: int | None, authority_pem: str) -> http.client.HTTPSConnection:
+    """With an authority: that one only. Without: as browsers do, by name."""
+    if authority_pem:
+        return PinnedConnection(host, port, authority_pem)
+    return http.client.HTTPSConnection(host, port)
