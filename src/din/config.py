@@ -35,6 +35,9 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     host: Annotated[Text, Meta(description="address that HTTP listens on")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="port that HTTP listens on; 0 = any free one")] = 8000
+    link_port: Annotated[
+        Port, Meta(description="port that the links of nodes come to; 0 = any free one")
+    ] = 0
     cluster: Annotated[Label, Meta(description="name that nodes look for")] = "default"
     discovery_mode: Annotated[
         DiscoveryMode, Meta(description="auto announces by multicast and serves unicast as well")
@@ -101,7 +104,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         DiscoveryMode, Meta(description="auto tries multicast for 5 s, then unicast")
     ] = "auto"
     gateway: Annotated[
-        tuple[str, ...], Meta(max_length=16, description="gateway URLs to ask before any other")
+        tuple[str, ...],
+        Meta(max_length=16, description="gateway URLs to ask, and no others; empty = look for one"),
     ] = ()
     state_dir: Annotated[
         Text, Meta(description="empty = nodes/<name> below the gateway's state_dir")
@@ -115,6 +119,9 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory_mib: Annotated[
         Mebibytes | None, Meta(description="memory to offer; null = all there is")
     ] = None
+    slice_quota_mib: Annotated[
+        int, Meta(ge=1, le=2**24, description="disk that files of slices may take")
+    ] = 16384
     gpu_memory_mib: Annotated[
         Mebibytes | None, Meta(description="accelerator memory to offer; null = detected")
     ] = None

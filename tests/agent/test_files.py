@@ -64,6 +64,7 @@ class Server:
 
 def files(folder: Path, server: Server, **settings: object) -> SliceFiles:
     settings.setdefault("free_bytes", lambda _: 1 << 40)
+    settings.setdefault("quota_bytes", 1 << 34)
     return SliceFiles(folder, lambda *_, **__: None, fetch=server, **settings)
 
 

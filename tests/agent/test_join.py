@@ -124,7 +124,29 @@ def test_without_multicast_unicast_is_used_and_the_reason_is_shown(tmp_path: Pat
     play(scenario())
 
 
-def test_a_gateway_that_the_operator_named_is_asked_first(tmp_path: Path) -> None:
+def test_a_gateway_that_the_operator_named_is_the_only_one_asked(tmp_path: Path) -> None:
+    """A dead URL is retried, with the reason shown; whoever else is near is not the one wanted."""
+
+    async def scenario() -> None:
+        network = Network()
+        network.gateways[URL] = FakeGateway()
+        (tmp_path / "gateway.json").write_bytes(msgspec.json.encode({"url": URL}))
+        node = Node(network, tmp_path, gateways=("http://gone:1",))
+        async with running(node):
+            await until(lambda: len(node.said("not_joined")) > 2)
+            assert network.gateways[URL].calls == []
+            network.gateways["http://gone:1"] = FakeGateway()
+            await until(lambda: node.joined)
+        report = node.said("not_joined")[0]
+        assert "that was named is not there: http://gone:1 did not answer" in report["reason"]
+        assert "--gateway" in report["hint"]
+        assert not node.said("multicast_found_nothing")
+        assert node.joined[0].how == "named by the operator"
+
+    play(scenario())
+
+
+def test_gateways_that_the_operator_named_are_asked_in_turn(tmp_path: Path) -> None:
     async def scenario() -> None:
         network = Network()
         network.gateways[URL] = FakeGateway()

@@ -218,6 +218,51 @@ def test_bytes_that_are_no_model_fail_the_deployment_with_a_hint(run):
     run(story)
 
 
+def test_a_registration_that_failed_is_not_kept_and_listed_for_ten_minutes(run):
+    async def story(play: GatewayPlay) -> None:
+        node = play.add()
+        node.faults[0] = BadModel("opset 99 is not known")
+        await play.register(chain_of(1))
+        await asyncio.sleep(500)
+        assert play.state() == "failed"
+        assert await play.store.list("models/") == ()
+        await asyncio.sleep(200)
+        assert play.gateway.models.model_ids() == ()
+        assert not play.gateway.deployer.holdings()
+        await play.register(chain_of(1))
+        await play.crash()
+        await asyncio.sleep(5)
+        assert play.state() == "failed", "it had not failed before the crash"
+        await play.crash()
+        assert play.gateway.models.model_ids() == ()
+
+    run(story)
+
+
+def test_a_version_that_failed_leaves_the_older_one_and_may_be_tried_again(run):
+    async def story(play: GatewayPlay) -> None:
+        node = play.add()
+        await play.register(chain_of(1))
+        await play.until_ready()
+        node.faults[1] = BadModel("opset 99 is not known")
+        await play.register(chain_of(2))
+        await asyncio.sleep(2)
+        assert (play.state(), play.service.is_ready("faces")) == ("failed", True)
+        await asyncio.sleep(700)
+        assert (play.state(), play.service.inspect_model("faces").version) == ("ready", "1")
+        await play.register(chain_of(2))
+        await asyncio.sleep(2)
+        failed = play.service.inspect_model("faces").version
+        node.faults.clear()
+        await play.register(chain_of(2))
+        await asyncio.sleep(3)
+        view = play.service.inspect_model("faces")
+        assert view.state == "ready"
+        assert int(view.version) > int(failed) - 1
+
+    run(story)
+
+
 def test_a_node_that_never_answers_a_prepare_is_given_up(run):
     async def story(play: GatewayPlay) -> None:
         slow, other = play.add(1_000), play.add(50)

@@ -24,7 +24,6 @@ from din.domain.model import Artifact
 from din.errors import DinError, TooLarge, Unavailable, UsageError
 from din.transport.http_client import fetch as fetch_file
 
-QUOTA_BYTES: Final = 16 * 1024 * 1024 * 1024
 FREE_BYTES_KEPT: Final = 64 * 1024 * 1024
 """Room left on the disk: identity, logs and other programs need some."""
 TRIES_MAX: Final = 4
@@ -67,7 +66,7 @@ class SliceFiles:
         report: Report,
         *,
         fetch: Fetch = fetch_file,
-        quota_bytes: int = QUOTA_BYTES,
+        quota_bytes: int,
         free_bytes: FreeBytes = disk_free_bytes,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

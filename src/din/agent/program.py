@@ -37,6 +37,7 @@ from din.execution.events import SliceKey
 from din.system.accelerators import find_accelerator
 from din.system.descriptors import raise_limit
 from din.system.identity import Identity, claim_directory
+from din.system.lines import unblock_stderr
 from din.system.memory import give_memory_back
 from din.system.sensors import Sensors
 from din.system.signals import stop_signals
@@ -74,7 +75,9 @@ class Agent:
         self._executor = Executor(self._loop, node_id, self._peers, self._drop)
         self._zygote = Zygote(self._loop, lambda text: report("zygote", reason=text))
         self._offers = Offers(report)
-        self._files = files = SliceFiles(Path(config.state_dir) / "slices", report)
+        quota_bytes = config.slice_quota_mib * 1024 * 1024
+        folder = Path(config.state_dir) / "slices"
+        self._files = files = SliceFiles(folder, report, quota_bytes=quota_bytes)
         self._unsealer = Unsealer(Path(config.state_dir) / "trust")
         self._slices = Slices(
             zygote=self._zygote,
@@ -291,12 +294,12 @@ async def serve(config: NodeConfig) -> None:
 
 def run_agent(config: NodeConfig) -> int:
     """The agent's main; the exit code."""
+    unblock_stderr()
     raise_limit()
     try:
         asyncio.run(serve(config))
     except DinError as error:
-        Log().error("cannot_run", message=error.message, hint=error.hint, code=error.code)
-        # The line above is for machines; whoever started it by hand, or waits for it, reads these.
+        # Once, and in the words of every command: a person reads it, and so does who waits for it.
         sys.stderr.write(f"error: {error.story()}\n")
         return error.exit_code
     return 0

@@ -1,9 +1,10 @@
 """Finding a gateway: multicast by a short-lived child, then unicast candidates, with the reasons.
 
-auto       gateways that the operator named, then multicast for 5 s, then the last known one and
-           127.0.0.1:8000. A refused port 5353 ends multicast at once.
+named      by the operator: these are asked and nobody else, in auto and in unicast
+auto       multicast for 5 s, then the last known one and 127.0.0.1:8000. A refused port 5353 ends
+           multicast at once.
 multicast  only what announces itself
-unicast    named, last known, 127.0.0.1:8000
+unicast    the last known one, 127.0.0.1:8000
 
 An announcement or a configured address is a hint: each gateway is asked for its cluster first.
 """
@@ -101,8 +102,15 @@ class Search:
     async def find(self) -> Chosen:
         """A gateway that serves our cluster. Raises Unreachable listing what was tried."""
         tried: list[str] = []
-        if chosen := await self._first_serving(self._first(), "named by the operator", tried):
-            return chosen
+        if self._named and self._mode != "multicast":
+            # Another gateway, however near, is not the one that was asked for.
+            if chosen := await self._first_serving(self._named, "named by the operator", tried):
+                return chosen
+            raise Unreachable(
+                f"the gateway of cluster {self._cluster!r} that was named is not there: "
+                f"{'; '.join(tried)}",
+                hint="start it there, name another with --gateway, or name none to look for one",
+            )
         how = "unicast"
         if self._mode != "unicast":
             if chosen := await self._by_multicast(tried):
@@ -158,15 +166,11 @@ class Search:
             return f"answered with HTTP status {status}"
         return None if view.cluster == self._cluster else f"serves cluster {view.cluster!r}"
 
-    def _first(self) -> tuple[str, ...]:
-        return () if self._mode == "multicast" else self._named
-
     def _last_resorts(self) -> tuple[str, ...]:
         if self._mode == "multicast":
             return ()
         last = self._last()
-        others = dict.fromkeys((*((last,) if last else ()), DEFAULT_GATEWAY))
-        return tuple(each for each in others if each not in self._named)
+        return tuple(dict.fromkeys((*((last,) if last else ()), DEFAULT_GATEWAY)))
 
     def _last(self) -> str | None:
         try:

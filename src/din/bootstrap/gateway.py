@@ -42,6 +42,7 @@ from din.store.sqlite import SqliteStore
 from din.system.clock import fine_monotonic_ms, monotonic_ms, wall_clock_iso, wall_clock_ms
 from din.system.descriptors import raise_limit
 from din.system.identity import Identity, claim_directory
+from din.system.lines import unblock_stderr
 from din.system.memory import give_memory_back, resident_bytes
 from din.system.network import AddressWatch, bound_addresses
 from din.system.signals import stop_signals
@@ -62,6 +63,7 @@ WORTH_BYTES: Final = 16 * 1024 * 1024
 
 def main() -> int:
     """Run until SIGTERM or SIGINT. Exit code of the error tree."""
+    unblock_stderr()
     try:
         config = received_config(GatewayConfig, os.environ)
         raise_limit()
@@ -227,7 +229,7 @@ class _Reach:
         if len(path.encode()) > UNIX_PATH_BYTES_MAX:
             path = str(Path(tempfile.gettempdir()) / f"din-{self._identity.node_id}.sock")
         server.listen_unix(path)
-        link_port = server.listen_tcp(self._config.host, 0)
+        link_port = server.listen_tcp(self._config.host, self._config.link_port)
         # Nodes in several networks reach us under several addresses, and perhaps not each other.
         tcp = (f"tcp:{host}:{link_port}" for host in self._hosts)
         self.links = (f"unix:{path}", *tcp)[:ADDRESS_COUNT_MAX]

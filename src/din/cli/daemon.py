@@ -286,7 +286,7 @@ def _end(pidfd: int, number: signal.Signals, wait_s: float) -> bool:
     return bool(readable)
 
 
-def check_port(host: str, port: int) -> None:
+def check_port(host: str, port: int, option: str = "--port") -> None:
     """Raise Conflict when another program listens there, Denied or Unavailable when nobody may."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -298,16 +298,16 @@ def check_port(host: str, port: int) -> None:
                 f"port {port} on {host} needs more rights", hint="use a port above 1023"
             ) from None
         except OSError as error:
-            raise _bind_error(host, port, error) from None
+            raise _bind_error(host, port, option, error) from None
 
 
-def _bind_error(host: str, port: int, error: OSError) -> DinError:
+def _bind_error(host: str, port: int, option: str, error: OSError) -> DinError:
     import errno
 
     if error.errno == errno.EADDRINUSE:
         return Conflict(
             f"port {port} on {host} is in use by another program",
-            hint=f"choose another with --port, or see who has it: ss -ltnp 'sport = :{port}'",
+            hint=f"choose another with {option}, or see who has it: ss -ltnp 'sport = :{port}'",
         )
     return Unavailable(
         f"cannot listen on {host}:{port}: {error.strerror}",

@@ -53,6 +53,7 @@ def gateway_options(function: Function) -> Function:
         (
             click.option("--host", metavar="ADDRESS", help="Address of HTTP; 127.0.0.1."),
             click.option("--port", type=int, help="Port of HTTP; 8000."),
+            click.option("--link-port", type=int, help="Port of the links of nodes; any free one."),
             click.option("--cluster", metavar="NAME", help="Name that nodes look for."),
             click.option("--state-dir", metavar="PATH", help="Default $XDG_STATE_HOME/din."),
             click.option("--discovery-mode", type=MODES, help="How nodes find the gateway."),
@@ -134,6 +135,12 @@ def node_options(function: Function) -> Function:
             ),
             click.option("--memory-mib", type=int, metavar="MIB", help="Memory to offer."),
             click.option(
+                "--slice-quota-mib",
+                type=int,
+                metavar="MIB",
+                help="Disk that files of slices may take; 16384.",
+            ),
+            click.option(
                 "--label",
                 "labels",
                 multiple=True,
@@ -151,7 +158,7 @@ def _joining_options(function: Function) -> Function:
             click.option("--host", metavar="ADDRESS", help="Address for peers; 127.0.0.1."),
             click.option("--port", type=int, help="Port for peers; 8080, 0 = any free one."),
             click.option(
-                "--gateway", multiple=True, metavar="URL", help="Ask this one first. Repeatable."
+                "--gateway", multiple=True, metavar="URL", help="Ask this one only. Repeatable."
             ),
             click.option("--cluster", metavar="NAME", help="The cluster to join."),
             click.option("--discovery-mode", type=MODES, help="How to find the gateway."),

@@ -141,6 +141,7 @@ def _wait(client: Client, view: ModelView, timeout_ms: int) -> Answer:
             if view.state == "ready":
                 return answer
             if view.state == "failed":
+                say("it is not registered; `din model inspect` shows it for ten minutes")
                 raise failure_of(view)
             now_s = time.monotonic()
             is_unplaced = view.state == "placing" and bool(view.reason)

@@ -52,6 +52,7 @@ def start_gateway(**flags: Any) -> None:
     """Run a gateway in the foreground, until Ctrl-C or SIGTERM."""
     config = gateway_settings(flags)
     daemon.check_port(config.host, config.port)
+    daemon.check_port(config.host, config.link_port, "--link-port")
     run_in_place(GATEWAY_MODULE, config)
 
 

@@ -40,6 +40,7 @@ def up(no_node: bool, foreground: bool, **flags: Any) -> None:
     config = gateway_settings(flags)
     if foreground:
         daemon.check_port(config.host, config.port)
+        daemon.check_port(config.host, config.link_port, "--link-port")
         run_in_place(GATEWAY_MODULE, config)
     with daemon.turn(config.state_dir, say):
         url = _gateway_up(config)
@@ -71,6 +72,7 @@ def _gateway_up(config: GatewayConfig) -> str:
         config = msgspec.structs.replace(config, port=_free_port(config.host))
         url = http_url(config.host, config.port)
     daemon.check_port(config.host, config.port)
+    daemon.check_port(config.host, config.link_port, "--link-port")
     record, child = daemon.launch(
         GATEWAY_MODULE,
         config,

@@ -112,6 +112,7 @@ class Gateway:
         self.links.connect(self.relay, self.direct, self)
         self.models.connect(self.deployer)
         self.deployer.on_ready = self._model_ready
+        self.deployer.on_failed = self._model_failed
         self.deployer.on_too_large = self._model_too_large
 
     async def start(self) -> None:
@@ -223,6 +224,9 @@ class Gateway:
 
     def _model_ready(self, serving: Serving) -> None:
         self._spawn(self.models.became_ready(serving))
+
+    def _model_failed(self, serving: Serving) -> None:
+        self._spawn(self.models.became_failed(serving))
 
     def _model_too_large(self, record: ModelRecord, needed_mib: int) -> bool:
         """No node holds the whole: cut it so that the roomiest node holds each slice. False = not

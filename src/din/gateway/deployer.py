@@ -75,6 +75,7 @@ class Deployer:
         self._holdings: dict[Epoch, Holding] = {}
         self._wake = asyncio.Event()
         self.on_ready: Callable[[Serving], None] = lambda serving: None
+        self.on_failed: Callable[[Serving], None] = lambda serving: None
         self.on_too_large: Callable[[ModelRecord, int], bool] = lambda record, memory_mib: False
         """Asked when no node can hold a model that the user did not cut (with the MiB that one
         worker of it needs), until it says that it takes care."""
@@ -384,3 +385,5 @@ class Deployer:
             self._report("deployment", model=manifest.model_id, state=state, reason=reason)
             if state == "ready":
                 self.on_ready(serving)
+            elif state == "failed":
+                self.on_failed(serving)

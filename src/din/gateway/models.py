@@ -45,6 +45,8 @@ from din.gateway.serving import Serving
 from din.store.contract import Store
 
 MODELS_MAX: Final = 1_000
+FAILED_LISTED_S: Final = 600.0
+"""As long as a lost node: whoever registered it without waiting can still read why."""
 
 
 class Deploying(Protocol):
@@ -261,6 +263,19 @@ class ModelBook:
                 if int(version) < int(manifest.version) and not serving.is_retired:
                     await self._forget(manifest.model_id, version)
 
+    async def became_failed(self, serving: Serving) -> None:
+        """Every node would refuse this version: it is not kept, and listed with its reason for a
+        while. A version that serves stays what it is."""
+        manifest = serving.deployment.manifest
+        model_id, version = manifest.model_id, manifest.version
+        async with self._turn(model_id):
+            if self._servings.get((model_id, version)) is serving:
+                await self._store.delete(key_of(self._records[model_id][version]))
+        await asyncio.sleep(FAILED_LISTED_S)
+        async with self._turn(model_id):
+            if self._servings.get((model_id, version)) is serving:
+                await self._forget(model_id, version)
+
     async def remove(self, model_id: str, caller: Caller = GATEWAY) -> ModelRecord:
         """Unload and forget every version. Raises NotFound, Denied for a shared model."""
         model_id = self.record(model_id).manifest.model_id
@@ -310,7 +325,8 @@ class ModelBook:
         return versions
 
     def _is_served(self, record: ModelRecord) -> bool:
-        return (record.manifest.model_id, record.manifest.version) in self._servings
+        serving = self._servings.get((record.manifest.model_id, record.manifest.version))
+        return serving is not None and serving.deployment.state != "failed"
 
     async def _carve(self, order: RegisterModel, memory_mib_max: int | None) -> CarveAnswer:
         source = self._artifacts.file(order.source_sha256)

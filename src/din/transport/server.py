@@ -23,6 +23,7 @@ from din.transport.lane import Lane
 from din.transport.limits import DEFAULT_LIMITS, LinkLimits
 from din.transport.link import Link, LinkHandler, Report
 from din.transport.listening import Identity, bind_tcp, bind_unix, identity_of, unlink_unix
+from din.transport.refusals import Refusals
 from din.transport.sockets import SocketLike, tune
 from din.transport.tls_handshake import secure
 from din.transport.tls_identity import TlsIdentity
@@ -89,6 +90,7 @@ class LinkServer:
         self._limits = limits
         self._report = report
         self._loop = asyncio.get_running_loop()
+        self._refusals = Refusals(self._loop, report)
         self._listeners: list[socket.socket] = []
         self._files: dict[str, Identity] = {}
         self._visitors: set[_Visitor] = set()
@@ -128,6 +130,7 @@ class LinkServer:
         self._listeners.clear()
         for visitor in list(self._visitors):
             self._drop(visitor)
+        self._refusals.close()
         for link in list(self._links.values()):
             link.close(reason, is_orderly=True)
 
@@ -165,8 +168,8 @@ class LinkServer:
     def _welcome_in(self, sock: socket.socket, who: str) -> None:
         if len(self._visitors) >= self._limits.handshakes_max:
             sock.close()
-            self._report("link refused", peer=who, reason="too many unfinished handshakes",
-                         handshakes_max=self._limits.handshakes_max)  # fmt: skip
+            self._refusals.refused("too many unfinished handshakes", peer=who,
+                                   handshakes_max=self._limits.handshakes_max)  # fmt: skip
             return
         try:
             tune(sock)
@@ -214,8 +217,8 @@ class LinkServer:
         if visitor in self._visitors:
             said = visitor.hello.node_id if visitor.hello is not None else ""
             proven = visitor.name.id if visitor.name is not None else ""
-            self._report("link refused", peer=said or proven or visitor.who, address=visitor.who,
-                         reason=reason)  # fmt: skip
+            peer = said or proven or visitor.who
+            self._refusals.refused(reason, peer=peer, address=visitor.who)
             self._drop(visitor)
 
     def _drop(self, visitor: _Visitor) -> None:
