@@ -134,12 +134,7 @@ def node_options(function: Function) -> Function:
                 help="Between two looks at the sensor; 500.",
             ),
             click.option("--memory-mib", type=int, metavar="MIB", help="Memory to offer."),
-            click.option(
-                "--slice-quota-mib",
-                type=int,
-                metavar="MIB",
-                help="Disk that files of slices may take; 16384.",
-            ),
+            click.option("--slice-quota-mib", type=int, help="Disk for slices, MiB; 16384."),
             click.option(
                 "--label",
                 "labels",
