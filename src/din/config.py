@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, cast, get_type_hints
 
 import msgspec
@@ -33,8 +34,12 @@ Label = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one gateway."""
 
-    host: Annotated[Text, Meta(description="address that HTTP listens on")] = "127.0.0.1"
-    port: Annotated[Port, Meta(description="port that HTTP listens on; 0 = any free one")] = 8000
+    host: Annotated[Text, Meta(description="address to listen on; off loopback with TLS only")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[Port, Meta(description="port of plain HTTP, on loopback; 0 = any free one")] = (
+        8000
+    )
     link_port: Annotated[
         Port, Meta(description="port that the links of nodes come to; 0 = any free one")
     ] = 0
@@ -45,6 +50,10 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     state_dir: Annotated[
         Text, Meta(description="where everything durable lies; empty = $XDG_STATE_HOME/din")
     ] = ""
+    tls: Annotated[
+        bool, Meta(description="listen for TLS as well; by itself when host is not loopback")
+    ] = False
+    tls_port: Annotated[Port, Meta(description="port of TLS on host; 0 = any free one")] = 8443
     insecure_network: Annotated[
         bool, Meta(description="allow plain text off loopback, without any authentication")
     ] = False
@@ -86,6 +95,17 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     artifact_quota_mib: Annotated[
         int, Meta(ge=1, le=2**24, description="disk that model files may take")
     ] = 8192
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether the TLS listener is on: asked for, or needed off loopback."""
+        return self.tls or not (self.insecure_network or is_loopback(self.host))
+
+    @property
+    def plain_host(self) -> str:
+        """Where plain HTTP listens: never off loopback, unless that was accepted."""
+        is_kept = self.insecure_network or is_loopback(self.host)
+        return self.host if is_kept else "127.0.0.1"
 
 
 class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -181,6 +201,14 @@ class Origin(NamedTuple):
 
     value: object
     source: str
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def default_node_name(host_name: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from din.access.scopes import NEEDS, is_allowed, needs_of, owns, sees, words_of
 from din.api.admission import NEEDS_OF_KIND
-from din.api.app import _FRONT_PATHS, _access_entries, _entries
+from din.api.app import _FRONT_PATHS, _access_entries, _entries, _trust_entries
 from din.api.limits import FrontLimits
 from din.api.post import target_of
 from din.domain.trust import SCOPES, Caller
@@ -15,6 +15,8 @@ LOCAL = Caller(kind="local", scopes=frozenset({"admin"}))
 STRANGER = Caller(kind="stranger")
 NODE = Caller(kind="node", name="a" * 16)
 OPEN_PATHS = {"/", "/v2/health/live", "/v2/health/ready"}
+JOINING_PATHS = {"/api/v1/trust/ca", "/api/v1/trust/join", "/api/v1/trust/renew"}
+"""Open, since what they do is decided by a token or by a key that is proven."""
 
 
 def key(*scopes: str, tenant: str = "default") -> Caller:
@@ -25,6 +27,7 @@ def routes() -> set[tuple[str, str]]:
     """Every route of the application and of the front."""
     nothing = object()
     entries = _entries(nothing, nothing, FrontLimits()) + _access_entries(nothing)
+    entries += _trust_entries(None)
     served = {(method, path) for method, path, _, _ in entries}
     return served | {("GET", "/")} | {("POST", path) for path in _FRONT_PATHS}
 
@@ -40,9 +43,9 @@ def test_what_the_front_serves_needs_what_the_table_says() -> None:
         assert NEEDS_OF_KIND[target.kind] == NEEDS["POST", path]
 
 
-def test_only_health_and_the_index_are_open_to_strangers() -> None:
+def test_only_health_the_index_and_joining_are_open_to_strangers() -> None:
     allowed = {path for (_, path), needs in NEEDS.items() if is_allowed(STRANGER, needs)}
-    assert allowed == OPEN_PATHS
+    assert allowed == OPEN_PATHS | JOINING_PATHS
 
 
 def test_local_may_do_everything() -> None:
@@ -52,6 +55,7 @@ def test_local_may_do_everything() -> None:
 def test_a_node_may_do_what_nodes_do_and_nothing_else() -> None:
     allowed = {row for row, needs in NEEDS.items() if needs and is_allowed(NODE, needs)}
     assert allowed == {
+        ("GET", "/api/v1/gateway"),
         ("POST", "/api/v1/heartbeat"),
         ("POST", "/api/v1/nodes"),
         ("DELETE", "/api/v1/nodes/{node}"),

@@ -7,12 +7,13 @@ import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from din.domain.enrolment import RevokedView
 from din.domain.model import ModelManifest
 from din.domain.node import NodeHealth
 from din.domain.plan import Placement, Plan, Rejection
 from din.domain.request import Trace, TraceStep
 from din.domain.tensor import BYTES, DTYPE_BYTES, TensorMeta, TensorSpec
-from din.domain.trust import Caller
+from din.domain.trust import Caller, Peer
 from din.domain.views import (
     GatewayView,
     ModelList,
@@ -232,15 +233,19 @@ class FakeControl:
         self.drained.remove((name_or_id, False, False))
         return self.inspect_node(name_or_id)
 
-    def register_node(self, body: bytes, peer_host: str) -> bytes:
+    async def revoke_node(self, name_or_id: str, caller: Caller) -> RevokedView:
+        node = self.inspect_node(name_or_id)
+        return RevokedView(node_id=node.node_id, name=node.name, is_new=True)
+
+    def register_node(self, body: bytes, peer: Peer) -> bytes:
         if body == b"clone":
             raise Conflict("node name edge-1 is taken", hint="give --name")
-        return b"hello " + peer_host.encode() + b" " + body
+        return b"hello " + peer.address.encode() + b" " + body
 
-    def deregister_node(self, node_id: str, session: int) -> None:
+    def deregister_node(self, node_id: str, session: int, peer: Peer | None) -> None:
         self.deregistered.append((node_id, session))
 
-    def heartbeat(self, body: bytes) -> bytes:
+    def heartbeat(self, body: bytes, peer: Peer) -> bytes:
         if body == b"bad":
             raise UsageError("no heartbeat", hint="send TLV")
         self.beats.append(body)

@@ -209,7 +209,7 @@ def test_a_port_in_use_is_named():
 def test_only_loopback_without_the_word():
     with pytest.raises(Denied, match="loopback"):
         bind("0.0.0.0", 0)
-    bind("0.0.0.0", 0, is_insecure_network=True).close()
+    bind("0.0.0.0", 0, is_off_loopback_allowed=True).close()
 
 
 def test_connections_do_not_wait_for_acknowledgements(tmp_path):

@@ -19,6 +19,7 @@ from din.discovery.schedule import FLEET, BeatSchedule
 from din.domain.deployment import Epoch
 from din.domain.model import CarveAnswer, CarveRequest, Partition
 from din.domain.node import NodeHealth, NodeId, NodeProfile
+from din.domain.trust import Peer
 from din.domain.views import RegisterModel
 from din.errors import Conflict, DinError, Unavailable
 from din.gateway.control import GatewayService
@@ -31,6 +32,7 @@ from din.wire.messages import AnyMessage, Prepare, Prepared, PrepareFailed, Unlo
 from din.wire.registration import Admission, decode_answer, encode_registration
 
 CLUSTER = "test"
+PEER = Peer("127.0.0.1")
 SOURCE = "5" * 64
 LOAD_S = 0.5
 REDIAL_S = 0.3
@@ -202,7 +204,7 @@ class FakeNode:
 
     def leave(self) -> None:
         """An orderly end."""
-        self.play.service.deregister_node(self.node_id, self.session)
+        self.play.service.deregister_node(self.node_id, self.session, PEER)
         self.kill()
 
     def break_link(self) -> None:
@@ -214,7 +216,7 @@ class FakeNode:
 
     def _register(self) -> None:
         body = encode_registration(self.profile(), CLUSTER)
-        answer = decode_answer(self.play.service.register_node(body, "10.0.0.1"))
+        answer = decode_answer(self.play.service.register_node(body, PEER))
         assert isinstance(answer, Admission), answer
 
     def _dial(self) -> None:
@@ -243,7 +245,10 @@ class FakeNode:
                         health=health,
                     )
                 )
-                if decode_heartbeat_answer(self.play.service.heartbeat(beat)) == "register again":
+                if (
+                    decode_heartbeat_answer(self.play.service.heartbeat(beat, PEER))
+                    == "register again"
+                ):
                     self._register()
                     self._dial()
             await asyncio.sleep(schedule.next_delay_ms(self.play.random) / 1000)
@@ -327,10 +332,11 @@ class GatewayPlay:
                 membership=Membership(self.schedule),
                 policy=policy_of("weighted-least-load"),
                 terms=lambda: Terms(cluster=CLUSTER, gateway_id=GATEWAY_ID, links=("tcp:h:1",)),
-                artifact_url=lambda _: "http://gateway/",
+                artifact_url=lambda host, **_: "http://gateway/",
                 metrics=GatewayMetrics(),
                 clock=self.loop.clock_ms,
                 wall_clock_iso=lambda: "2026-01-01T00:00:00Z",
+                wall_clock_ms=lambda: 1_767_225_600_000,
                 random=self.random,
                 report=self.reports,
                 result_bytes_max=1 << 20,

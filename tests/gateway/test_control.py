@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from gateway_fakes import VirtualLoop, chain_of, finish
-from gateway_play import GatewayPlay
+from gateway_play import PEER, GatewayPlay
 
 from din.errors import Conflict, NotFound, UsageError
 
@@ -90,9 +90,9 @@ def test_goodbye_of_an_older_session_is_a_conflict_and_of_a_stranger_not_found(r
     async def story(play: GatewayPlay) -> None:
         node = play.add()
         with pytest.raises(Conflict):
-            play.service.deregister_node(node.node_id, node.session - 1)
+            play.service.deregister_node(node.node_id, node.session - 1, PEER)
         with pytest.raises(NotFound):
-            play.service.deregister_node("f" * 16, 1)
+            play.service.deregister_node("f" * 16, 1, PEER)
         assert play.service.inspect_node("node-1").status == "ready"
 
     run(story)
@@ -102,9 +102,9 @@ def test_goodbye_of_an_older_session_is_a_conflict_and_of_a_stranger_not_found(r
 def test_garbage_in_place_of_a_registration_or_beat_is_a_usage_error(run, body: bytes):
     async def story(play: GatewayPlay) -> None:
         with pytest.raises(UsageError):
-            play.service.register_node(body, "10.0.0.1")
+            play.service.register_node(body, PEER)
         with pytest.raises(UsageError):
-            play.service.heartbeat(body)
+            play.service.heartbeat(body, PEER)
 
     run(story)
 

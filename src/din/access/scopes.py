@@ -48,6 +48,15 @@ NEEDS: Final[dict[tuple[str, str], Needs]] = {
     ("DELETE", "/api/v1/nodes/{node}"): ("node", "nodes:write"),
     ("POST", "/api/v1/nodes/{node}/drain"): NODES,
     ("POST", "/api/v1/nodes/{node}/undrain"): NODES,
+    ("POST", "/api/v1/nodes/{node}/revoke"): NODES,
+    # Joining machines have nothing yet but a token, and a certificate may have ended: both routes
+    # look at what the body proves.
+    ("GET", "/api/v1/trust/ca"): OPEN,
+    ("POST", "/api/v1/trust/join"): OPEN,
+    ("POST", "/api/v1/trust/renew"): OPEN,
+    ("GET", "/api/v1/trust/tokens"): NODES,
+    ("POST", "/api/v1/trust/tokens"): NODES,
+    ("DELETE", "/api/v1/trust/tokens/{token}"): NODES,
     ("GET", "/api/v1/models"): MODELS_READ,
     ("POST", "/api/v1/models"): MODELS,
     ("GET", "/api/v1/models/{model}"): MODELS_READ,

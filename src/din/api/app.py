@@ -19,8 +19,9 @@ from din.api.control import ControlRoutes
 from din.api.limits import FrontLimits
 from din.api.metadata import MetadataRoutes
 from din.api.problem import Refused
+from din.api.trust import TrustRoutes
 from din.errors import Internal, NotFound, UsageError
-from din.gateway.service import AccessService, ControlService, InferenceService
+from din.gateway.service import AccessService, ControlService, InferenceService, TrustService
 from din.version import __version__
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -50,6 +51,18 @@ def _access_entries(access: AccessService) -> list[Entry]:
     ]
 
 
+def _trust_entries(trust: TrustService | None) -> list[Entry]:
+    joining = TrustRoutes(trust)
+    return [
+        ("GET", "/api/v1/trust/ca", joining.authority, "certificate of the authority, PEM"),
+        ("POST", "/api/v1/trust/join", joining.join, "a certificate for a join token"),
+        ("POST", "/api/v1/trust/renew", joining.renew, "a node's next certificate"),
+        ("GET", "/api/v1/trust/tokens", joining.tokens, "join tokens, without their secrets"),
+        ("POST", "/api/v1/trust/tokens", joining.create_token, "make a join token"),
+        ("DELETE", "/api/v1/trust/tokens/{token}", joining.revoke_token, "by its id"),
+    ]
+
+
 def _entries(
     control: ControlService, inference: InferenceService, limits: FrontLimits
 ) -> list[Entry]:
@@ -72,6 +85,7 @@ def _entries(
         ("DELETE", "/api/v1/nodes/{node}", ours.deregister, "a node leaves; ?session=N"),
         ("POST", "/api/v1/nodes/{node}/drain", ours.drain, "empty it; ?force=true, ?dry_run=true"),
         ("POST", "/api/v1/nodes/{node}/undrain", ours.undrain, "take a drain back"),
+        ("POST", "/api/v1/nodes/{node}/revoke", ours.revoke, "throw it out for good"),
         ("GET", "/api/v1/models", ours.models, "all models"),
         ("POST", "/api/v1/models", ours.register_model, "register a model (JSON)"),
         ("GET", "/api/v1/models/{model}", ours.model, "one model; ?version=N"),
@@ -90,9 +104,10 @@ def build_app(
     inference: InferenceService,
     limits: FrontLimits | None = None,
     access: AccessService | None = None,
+    trust: TrustService | None = None,
 ) -> ASGIApp:
-    """The ASGI application; it has no lifespan and starts nothing."""
-    entries = _entries(control, inference, limits or FrontLimits())
+    """The ASGI application; it has no lifespan and starts nothing. Without `trust` nobody joins."""
+    entries = _entries(control, inference, limits or FrontLimits()) + _trust_entries(trust)
     entries += _access_entries(access) if access is not None else []
     page = _page(entries)
 

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from din.api.asgi import flag_of, json_response, number_of, only_query, read_body
 from din.api.decoding import decode_json
 from din.api.limits import FrontLimits
-from din.api.peers import caller_of_request
+from din.api.peers import caller_of_request, peer_of_request
 from din.api.post import REQUEST_ID_MAX
 from din.api.signature import model_id_of, plain_text
 from din.api.tenants import manifest_for
@@ -71,8 +71,7 @@ class ControlRoutes:
                 hint=f"registrations are {REGISTRATION_TYPE}",
             )
         body = await read_body(request, REGISTRATION_BYTES_MAX, "the registration")
-        peer_host = request.client.host if request.client is not None else ""
-        answer = self._control.register_node(body, peer_host)
+        answer = self._control.register_node(body, peer_of_request(request))
         return Response(answer, media_type=REGISTRATION_TYPE)
 
     async def deregister(self, request: Request) -> Response:
@@ -83,7 +82,9 @@ class ControlRoutes:
                 "the query names no session", hint="add ?session=N with the node's own session"
             )
         session = number_of(request.query_params["session"], "session", 0, 2**32 - 1, 0)
-        self._control.deregister_node(_node_of(request), session)
+        is_operator = caller_of_request(request).kind == "key"
+        peer = None if is_operator else peer_of_request(request)
+        self._control.deregister_node(_node_of(request), session, peer)
         return Response(status_code=204)
 
     async def drain(self, request: Request) -> Response:
@@ -104,6 +105,13 @@ class ControlRoutes:
         await read_body(request, self._limits.control_body_bytes_max, "the request")
         caller = caller_of_request(request)
         return json_response(await self._control.undrain_node(_node_of(request), caller))
+
+    async def revoke(self, request: Request) -> Response:
+        """POST /api/v1/nodes/{node}/revoke."""
+        await read_body(request, self._limits.control_body_bytes_max, "the request")
+        return json_response(
+            await self._control.revoke_node(_node_of(request), caller_of_request(request))
+        )
 
     async def models(self, request: Request) -> Response:
         """GET /api/v1/models."""

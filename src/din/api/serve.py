@@ -10,14 +10,17 @@ import asyncio
 import errno
 import logging
 import socket
+import ssl
 from email.utils import formatdate
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from din.api.front import FrontProtocol, front_protocol
+from din.api.secure import SecureListener
 from din.api.turn import Front
+from din.config import is_loopback
 from din.errors import Conflict, Denied, Unreachable
 
 BACKLOG: Final = 1024
@@ -27,13 +30,13 @@ _POLL_S: Final = 0.02
 _DATE_S: Final = 1.0
 
 
-def bind(host: str, port: int, *, is_insecure_network: bool = False) -> socket.socket:
+def bind(host: str, port: int, *, is_off_loopback_allowed: bool = False) -> socket.socket:
     """A listening socket. Raises Conflict (port in use), Denied (not loopback, or a low port)."""
     family, address = _resolve(host, port)
-    if not is_insecure_network and not _is_loopback(address[0]):
+    if not is_off_loopback_allowed and not is_loopback(address[0]):
         raise Denied(
-            f"{host} is not a loopback address, and the gateway has no authentication yet",
-            hint="bind 127.0.0.1, or give --insecure-network on a network you trust",
+            f"{host} is not a loopback address: plain HTTP would leave this machine",
+            hint="TLS listens there by itself; --insecure-network allows plain text as well",
         )
     # With protocol 0 asyncio would not turn Nagle off, and two small writes would wait 40 ms.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -59,10 +62,6 @@ def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
     return found[0][0], found[0][4]
 
 
-def _is_loopback(address: str) -> bool:
-    return address.startswith("127.") or address == "::1"
-
-
 def _bind_error(host: str, port: int, error: OSError) -> Conflict | Denied | Unreachable:
     if error.errno == errno.EADDRINUSE:
         return Conflict(
@@ -79,10 +78,19 @@ def _bind_error(host: str, port: int, error: OSError) -> Conflict | Denied | Unr
     )
 
 
-class HttpServer:
-    """Front and application on one socket, from `start` to `stop`."""
+class Secure(NamedTuple):
+    """A second socket for the same application, and how TLS is spoken on it."""
 
-    def __init__(self, app: Any, front: Front, sock: socket.socket) -> None:
+    sock: socket.socket
+    context: ssl.SSLContext
+
+
+class HttpServer:
+    """Front and application on one or two sockets, from `start` to `stop`."""
+
+    def __init__(
+        self, app: Any, front: Front, sock: socket.socket, secure: Secure | None = None
+    ) -> None:
         self._config = Config(
             app,
             http=front_protocol(front),
@@ -96,6 +104,8 @@ class HttpServer:
         )
         self._state = ServerState()
         self._sock = sock
+        self._secure = secure
+        self._listener: SecureListener | None = None
         self._server: asyncio.Server | None = None
         self._clock: asyncio.TimerHandle | None = None
 
@@ -114,6 +124,10 @@ class HttpServer:
             self._protocol, sock=self._sock, backlog=BACKLOG, start_serving=True
         )
 
+        if self._secure is not None:
+            self._listener = SecureListener(*self._secure, self._protocol)
+            self._listener.start()
+
     def _protocol(self) -> FrontProtocol:
         build: type[FrontProtocol] = self._config.http_protocol_class  # pyright: ignore[reportAssignmentType]
         return build(self._config, self._state, {}, asyncio.get_running_loop())
@@ -128,6 +142,8 @@ class HttpServer:
         if self._server is None:
             return
         self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         for connection in list(self._state.connections):
             connection.shutdown()
         loop = asyncio.get_running_loop()
@@ -153,8 +169,10 @@ class HttpServer:
         await asyncio.sleep(0)
 
 
-async def serve(app: Any, front: Front, sock: socket.socket) -> HttpServer:
-    """Start serving on a bound socket (see `bind`); the caller stops the server it gets."""
-    server = HttpServer(app, front, sock)
+async def serve(
+    app: Any, front: Front, sock: socket.socket, secure: Secure | None = None
+) -> HttpServer:
+    """Start serving on bound sockets (see `bind`); the caller stops the server it gets."""
+    server = HttpServer(app, front, sock, secure)
     await server.start()
     return server

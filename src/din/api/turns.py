@@ -29,7 +29,7 @@ class Turns:
     def heartbeat(self, post: Post) -> Reply:
         """One heartbeat, answered at once."""
         try:
-            answer = self._control.heartbeat(b"".join(post.chunks))
+            answer = self._control.heartbeat(b"".join(post.chunks), post.peer)
         except Exception as error:
             return self._failed("heartbeat", error, new_request_id())
         return Reply(200, [answer], new_request_id(), content_type=OCTETS)

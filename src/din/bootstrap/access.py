@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,7 @@ async def open_access(
     metrics: GatewayMetrics,
     log: Log,
     stack: contextlib.AsyncExitStack,
+    refusal_of_node: Callable[[str], str],
 ) -> Access:
     """Everything about access, closed by `stack`. Raises Internal for a key that cannot be read."""
     folder = Path(config.state_dir) / "audit"
@@ -53,6 +55,7 @@ async def open_access(
     rules = Rules(
         cluster=config.cluster,
         is_key_required=config.require_key,
+        refusal_of_node=refusal_of_node,
         count=metrics.count_auth_failure,
         tell=audit.refused,
     )

@@ -12,24 +12,23 @@ import gc
 import os
 import socket
 import sys
-import tempfile
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from random import SystemRandom
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from din.api.app import build_app
 from din.api.limits import FrontLimits
-from din.api.serve import HttpServer, bind, serve
+from din.api.serve import HttpServer, Secure, bind, serve
 from din.api.turn import Front
 from din.api.turns import Turns
 from din.artifacts.files import ArtifactFolder
 from din.bootstrap.access import Access, open_access
 from din.bootstrap.log import Log
-from din.config import GatewayConfig, received_config
-from din.discovery.admission import Terms
+from din.bootstrap.reach import Reach
+from din.config import GatewayConfig, is_loopback, received_config
 from din.discovery.membership import Membership
 from din.discovery.schedule import BeatSchedule
 from din.errors import DinError
@@ -37,6 +36,7 @@ from din.gateway.carving import Carving
 from din.gateway.control import GatewayService
 from din.gateway.core import Effects, Gateway
 from din.gateway.metrics import GatewayMetrics
+from din.gateway.tokens import TokenBook
 from din.placement.policy import policy_of
 from din.store.sqlite import SqliteStore
 from din.system.clock import fine_monotonic_ms, monotonic_ms, wall_clock_iso, wall_clock_ms
@@ -44,15 +44,15 @@ from din.system.descriptors import raise_limit
 from din.system.identity import Identity, claim_directory
 from din.system.lines import unblock_stderr
 from din.system.memory import give_memory_back, resident_bytes
-from din.system.network import AddressWatch, bound_addresses
 from din.system.signals import stop_signals
 from din.transport.limits import LinkLimits
 from din.transport.server import LinkServer
 from din.version import __version__
-from din.wire.registration import ADDRESS_COUNT_MAX
 
-UNIX_PATH_BYTES_MAX: Final = 100
-"""The kernel allows 107; some room for a suffix."""
+if TYPE_CHECKING:
+    from din.bootstrap.trust import GatewayTrust
+    from din.gateway.enrolment import Enrolment
+
 REFRESH_SECONDS: Final = 10.0
 """How often interfaces are looked at again."""
 STATE_FILE: Final = "gateway.json"
@@ -105,13 +105,12 @@ async def _serve(
     log: Log,
     stack: contextlib.AsyncExitStack,
 ) -> None:
-    sock = bind(config.host, config.port, is_insecure_network=config.insecure_network)
-    stack.callback(sock.close)
-    port = int(sock.getsockname()[1])
+    sock = _bound(config, config.plain_host, config.port, stack)
+    trust, secure = _secured(config, identity, state, log, stack)
     store = SqliteStore(state / "store.sqlite", wall_clock_ms)
     stack.push_async_callback(store.close)
     await store.open()
-    reach = _Reach(config, identity, port)
+    reach = Reach(config, identity, _port_of(sock), _port_of(secure.sock) if secure else 0)
     schedule = BeatSchedule(config.node_heartbeat_interval_ms, config.node_heartbeat_jitter_ms)
     effects = _effects(config, identity, state, store, reach, schedule, log)
     gateway = Gateway(effects)
@@ -131,10 +130,12 @@ async def _serve(
     _watch(gateway, config)
     resting = asyncio.get_running_loop().create_task(_give_back_at_rest(gateway))
     stack.callback(resting.cancel)
-    access = await open_access(config, store, effects.metrics, log, stack)
-    server = await _front(gateway, config, sock, access)
+    refusal_of_node = gateway.roll.refusal_of
+    access = await open_access(config, store, effects.metrics, log, stack, refusal_of_node)
+    enrolment = _enrolment(gateway, trust, reach, access) if trust is not None else None
+    server = await _front(gateway, config, reach, access, enrolment, sock, secure)
     stack.push_async_callback(server.stop)
-    await stack.enter_async_context(_announced(config, identity, port, log))
+    await stack.enter_async_context(_announced(config, identity, reach, log))
     if warning := schedule.warning():
         log("heartbeat", warning=warning)
     stack.callback(_write_state(state, reach, config).unlink, missing_ok=True)
@@ -151,7 +152,7 @@ def _effects(
     identity: Identity,
     state: Path,
     store: SqliteStore,
-    reach: _Reach,
+    reach: Reach,
     schedule: BeatSchedule,
     log: Log,
 ) -> Effects:
@@ -169,10 +170,59 @@ def _effects(
         metrics=GatewayMetrics(),
         clock=fine_monotonic_ms,
         wall_clock_iso=wall_clock_iso,
+        wall_clock_ms=wall_clock_ms,
         random=SystemRandom(),
         report=log,
         result_bytes_max=config.result_bytes_max,
         takes_workers=config.direct,
+    )
+
+
+def _secured(
+    config: GatewayConfig,
+    identity: Identity,
+    state: Path,
+    log: Log,
+    stack: contextlib.AsyncExitStack,
+) -> tuple[GatewayTrust | None, Secure | None]:
+    if not config.is_tls:
+        return None, None
+    from din.bootstrap.trust import open_trust  # 9 MiB that a gateway without TLS does not need
+
+    trust = open_trust(state, config.cluster, identity.node_id, log)
+    context = trust.context(is_certificate_required=False)
+    keeping = asyncio.get_running_loop().create_task(trust.keep_fresh())
+    stack.callback(keeping.cancel)
+    return trust, Secure(_bound(config, config.host, config.tls_port, stack), context)
+
+
+def _bound(
+    config: GatewayConfig, host: str, port: int, stack: contextlib.AsyncExitStack
+) -> socket.socket:
+    is_allowed = config.insecure_network or host != config.plain_host
+    sock = bind(host, port, is_off_loopback_allowed=is_allowed)
+    stack.callback(sock.close)
+    return sock
+
+
+def _port_of(sock: socket.socket) -> int:
+    return int(sock.getsockname()[1])
+
+
+def _enrolment(gateway: Gateway, trust: GatewayTrust, reach: Reach, access: Access) -> Enrolment:
+    from din.gateway.enrolment import Enrolment
+
+    effects = gateway.effects
+    return Enrolment(
+        authority=trust.authority,
+        tokens=TokenBook(effects.store, effects.wall_clock_ms),
+        roll=gateway.roll,
+        session_of=gateway.fleet.session_of,
+        cluster=trust.name.cluster,
+        gateway_id=effects.gateway_id,
+        gateways=lambda: reach.tls_urls,
+        now_ms=effects.wall_clock_ms,
+        audit=access.audit,
     )
 
 
@@ -194,7 +244,13 @@ async def _give_back_at_rest(gateway: Gateway) -> None:
 
 
 async def _front(
-    gateway: Gateway, config: GatewayConfig, sock: socket.socket, access: Access
+    gateway: Gateway,
+    config: GatewayConfig,
+    reach: Reach,
+    access: Access,
+    enrolment: Enrolment | None,
+    sock: socket.socket,
+    secure: Secure | None,
 ) -> HttpServer:
     service = GatewayService(
         gateway,
@@ -202,6 +258,8 @@ async def _front(
         discovery_mode=config.discovery_mode,
         state=config.state_dir,
         audit=access.audit,
+        tls_url=lambda: reach.tls_urls[0] if reach.tls_urls else "",
+        is_insecure_network=not is_loopback(config.plain_host),
     )
     limits = FrontLimits(
         body_bytes_max=config.body_bytes_max,
@@ -209,50 +267,13 @@ async def _front(
         connections_max=config.connections_max,
     )
     front = Front(Turns(service, service), limits, access.admission)
-    return await serve(build_app(service, service, limits, access.service), front, sock)
-
-
-class _Reach:
-    """Under which addresses nodes and people reach this gateway."""
-
-    def __init__(self, config: GatewayConfig, identity: Identity, port: int) -> None:
-        self._config = config
-        self._identity = identity
-        self._port = port
-        self._hosts = bound_addresses(config.host, AddressWatch().current)
-        self.url = f"http://{self._hosts[0]}:{port}"
-        self.links: tuple[str, ...] = ()
-
-    def listen(self, server: LinkServer) -> None:
-        """Open the link addresses. Raises Conflict."""
-        path = str(Path(self._config.state_dir) / "gateway.sock")
-        if len(path.encode()) > UNIX_PATH_BYTES_MAX:
-            path = str(Path(tempfile.gettempdir()) / f"din-{self._identity.node_id}.sock")
-        server.listen_unix(path)
-        link_port = server.listen_tcp(self._config.host, self._config.link_port)
-        # Nodes in several networks reach us under several addresses, and perhaps not each other.
-        tcp = (f"tcp:{host}:{link_port}" for host in self._hosts)
-        self.links = (f"unix:{path}", *tcp)[:ADDRESS_COUNT_MAX]
-
-    def artifact_url(self, host: str) -> str:
-        """Where artifacts are for a node that has us at this address; empty = on this host."""
-        shown = f"[{host}]" if ":" in host else host or self._hosts[0]
-        return f"http://{shown}:{self._port}/api/v1/artifacts/"
-
-    def terms(self, schedule: BeatSchedule) -> Terms:
-        """What every admitted node is told."""
-        warning = schedule.warning()
-        return Terms(
-            cluster=self._config.cluster,
-            gateway_id=self._identity.node_id,
-            links=self.links,
-            warnings=(warning,) if warning else (),
-        )
+    app = build_app(service, service, limits, access.service, enrolment)
+    return await serve(app, front, sock, secure)
 
 
 @contextlib.asynccontextmanager
 async def _announced(
-    config: GatewayConfig, identity: Identity, port: int, log: Log
+    config: GatewayConfig, identity: Identity, reach: Reach, log: Log
 ) -> AsyncGenerator[None]:
     if config.discovery_mode == "unicast":
         log("not announced", reason="discovery mode is unicast")
@@ -265,7 +286,8 @@ async def _announced(
         gateway_id=identity.node_id,
         version=__version__,
         http_host=config.host,
-        http_port=port,
+        http_port=reach.port,
+        tls_port=reach.tls_port,
         report=log,
     )
 
@@ -284,10 +306,11 @@ async def _announced(
         await announcer.stop()
 
 
-def _write_state(state: Path, reach: _Reach, config: GatewayConfig) -> Path:
+def _write_state(state: Path, reach: Reach, config: GatewayConfig) -> Path:
     path = state / STATE_FILE
     facts = {
         "url": reach.url,
+        "tls_urls": reach.tls_urls,
         "pid": os.getpid(),
         "cluster": config.cluster,
         "links": reach.links,

@@ -58,6 +58,8 @@ class NodeList(Struct, frozen=True, kw_only=True):
     cluster: str
     gateway_id: str
     discovery_mode: str
+    is_insecure_network: bool = False
+    """Plain text is spoken off loopback, to anybody."""
     items: tuple[NodeView, ...]
 
 
@@ -149,6 +151,10 @@ class GatewayView(Struct, frozen=True, kw_only=True):
     discovery_mode: str
     nodes: int
     models: int
+    tls_url: str = ""
+    """Where other machines reach it; empty = TLS is off."""
+    is_insecure_network: bool = False
+    """Plain text is spoken off loopback."""
 
 
 class RegisterModel(Struct, frozen=True, kw_only=True):

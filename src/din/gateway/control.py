@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 
 from din.access.scopes import sees
+from din.domain.enrolment import RevokedView
 from din.domain.model import ModelManifest
 from din.domain.plan import Plan
 from din.domain.request import Trace
-from din.domain.trust import GATEWAY, Caller
+from din.domain.trust import GATEWAY, Caller, Peer
 from din.domain.views import GatewayView, ModelList, ModelView, NodeList, NodeView, RegisterModel
 from din.errors import NotFound
 from din.gateway.audit import AuditLog
@@ -43,9 +44,13 @@ class GatewayService:
         discovery_mode: str,
         state: str,
         audit: AuditLog | None = None,
+        tls_url: Callable[[], str] = str,
+        is_insecure_network: bool = False,
     ) -> None:
         self._gateway = gateway
         self._draining = Draining(gateway)
+        self._tls_url = tls_url
+        self._is_insecure_network = is_insecure_network
         self._cluster = cluster
         self._discovery_mode = discovery_mode
         self._state_path = state
@@ -133,6 +138,8 @@ class GatewayService:
             discovery_mode=self._discovery_mode,
             nodes=len(self._gateway.fleet.members()),
             models=len(self._gateway.models.model_ids()),
+            tls_url=self._tls_url(),
+            is_insecure_network=self._is_insecure_network,
         )
 
     def list_nodes(self) -> NodeList:
@@ -141,6 +148,7 @@ class GatewayService:
             cluster=self._cluster,
             gateway_id=self._gateway.effects.gateway_id,
             discovery_mode=self._discovery_mode,
+            is_insecure_network=self._is_insecure_network,
             items=tuple(
                 node_view(self._gateway, member, is_whole=False)
                 for member in self._gateway.fleet.members()
@@ -173,24 +181,35 @@ class GatewayService:
         async with self._change(caller, "node.undrain", name_or_id):
             return await self._draining.undrain(name_or_id)
 
-    def register_node(self, body: bytes, peer_host: str) -> bytes:
+    async def revoke_node(self, name_or_id: str, caller: Caller = GATEWAY) -> RevokedView:
         """See ControlService."""
+        node_id, name = self._gateway.who(name_or_id)
+        async with self._change(caller, "node.revoke", node_id, before={"name": name}):
+            return await self._gateway.revoke(node_id, name)
+
+    def register_node(self, body: bytes, peer: Peer) -> bytes:
+        """See ControlService."""
+        fleet = self._gateway.fleet
         node_id = decode_registration(body).profile.node_id
-        is_new = not self._gateway.fleet.is_known(node_id)
-        answer = self._gateway.fleet.register(body)
-        if is_new and self._gateway.fleet.is_known(node_id):
-            self._note("node.join", node_id, peer_host)
+        is_new = not fleet.is_known(node_id)
+        answer = fleet.register(body, partial(self._gateway.roll.admitted, peer))
+        if is_new and fleet.is_known(node_id):
+            self._note("node.join", node_id, peer.address)
         return answer
 
-    def deregister_node(self, node_id: str, session: int) -> None:
+    def deregister_node(self, node_id: str, session: int, peer: Peer | None) -> None:
         """See ControlService."""
+        if peer is not None:
+            member = self._gateway.fleet.find(node_id)
+            self._gateway.roll.check_claim(peer, member.profile.node_id)
         self._gateway.fleet.left(node_id, session)
         self._note("node.leave", node_id, "")
 
-    def heartbeat(self, body: bytes) -> bytes:
+    def heartbeat(self, body: bytes, peer: Peer) -> bytes:
         """See ControlService."""
-        self._gateway.effects.metrics.count_heartbeat()
-        return self._gateway.fleet.heartbeat(body)
+        gateway = self._gateway
+        gateway.effects.metrics.count_heartbeat()
+        return gateway.fleet.heartbeat(body, partial(gateway.roll.check_claim, peer))
 
     # Models.
 

@@ -13,13 +13,14 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from itertools import count
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from din.artifacts.files import ArtifactFolder
 from din.discovery.admission import Terms
 from din.discovery.membership import Membership
+from din.domain.enrolment import RevokedView
 from din.domain.node import NodeId
-from din.errors import DinError
+from din.errors import DinError, NotFound
 from din.flow.timeout import Timeouts
 from din.gateway.carving import Carving
 from din.gateway.deployer import Deployer
@@ -32,6 +33,7 @@ from din.gateway.metrics import GatewayMetrics
 from din.gateway.models import ModelBook, ModelRecord
 from din.gateway.relay import Relay
 from din.gateway.request_tools import TIMEOUT_LIMITS, RequestTools
+from din.gateway.roll import Roll
 from din.gateway.serving import Serving
 from din.gateway.traces import TraceBook
 from din.placement.policy import Policy
@@ -40,6 +42,15 @@ from din.wire.messages import Offer, Prepared, PrepareFailed, WorkerDied
 
 STOP_SECONDS_MAX = 10.0
 """How long running requests may take to end when the gateway stops."""
+
+
+class ArtifactUrl(Protocol):
+    """Where nodes fetch artifacts."""
+
+    def __call__(self, host: str, *, is_joined: bool) -> str:
+        """For a node that has us at this address (empty = on this host), with a certificate or
+        without."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -54,12 +65,13 @@ class Effects:
     membership: Membership
     policy: Policy
     terms: Callable[[], Terms]
-    artifact_url: Callable[[str], str]
-    """Where artifacts are for a node that has us at this address; empty = on this host."""
+    artifact_url: ArtifactUrl
     metrics: GatewayMetrics
     clock: Callable[[], float]
     """Monotonic milliseconds with fractions."""
     wall_clock_iso: Callable[[], str]
+    wall_clock_ms: Callable[[], int]
+    """For what outlasts a restart: tokens, certificates, revocations."""
     random: Random
     report: Callable[..., None]
     result_bytes_max: int
@@ -74,6 +86,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         self.effects = effects
         self.timeouts = Timeouts(TIMEOUT_LIMITS)
+        self.roll = Roll(effects.store, effects.wall_clock_ms)
         self.links = NodeLinks(effects.report, takes_workers=effects.takes_workers)
         self.direct = DirectWorkers(loop)
         self.drains = DrainBook(effects.store, effects.report)
@@ -100,7 +113,7 @@ class Gateway:
             sender=self.links,
             is_local=self.links.is_local,
             clock=effects.clock,
-            artifact_url=lambda node_id: effects.artifact_url(self.links.local_host(node_id)),
+            artifact_url=self._artifact_url,
             report=effects.report,
             timeouts=self.timeouts,
         )
@@ -118,6 +131,7 @@ class Gateway:
     async def start(self) -> None:
         """Deploy what the store knows and keep it deployed."""
         await self.drains.load()
+        await self.roll.load()
         await self.models.load()
         self._spawn(self.deployer.run())
 
@@ -132,6 +146,29 @@ class Gateway:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.fleet.close()
         self.direct.close()
+
+    def _artifact_url(self, node_id: NodeId) -> str:
+        is_joined = self.roll.binding(node_id) is not None
+        return self.effects.artifact_url(self.links.local_host(node_id), is_joined=is_joined)
+
+    def who(self, name_or_id: str) -> tuple[NodeId, str]:
+        """Id and name of a node, whether it is here now or not. Raises NotFound or Conflict."""
+        try:
+            profile = self.fleet.find(name_or_id).profile
+        except NotFound:
+            node_id = NodeId(self.roll.find(name_or_id))
+            binding = self.roll.binding(node_id)
+            return node_id, binding.name if binding is not None else ""
+        return profile.node_id, profile.name
+
+    async def revoke(self, node_id: NodeId, name: str) -> RevokedView:
+        """Throw a node out for good."""
+        is_new = await self.roll.revoke(node_id, name)
+        session = self.fleet.session_of(node_id)
+        if session is not None:
+            self.fleet.left(node_id, session)
+        self.effects.report("node revoked", node=name, id=node_id)
+        return RevokedView(node_id=node_id, name=name, is_new=is_new)
 
     def _request_tools(self) -> RequestTools:
         # A number that no earlier session of this gateway has used: nodes may still remember those.

@@ -40,13 +40,13 @@ from din.discovery.events import (
     Woke,
 )
 from din.discovery.membership import Member, Membership
-from din.domain.node import FleetNode, NodeHealth, NodeId
+from din.domain.node import FleetNode, NodeHealth, NodeId, NodeProfile
 from din.domain.plan import Plan
-from din.errors import Conflict, NotFound
+from din.errors import Conflict
 from din.gateway.drains import DrainBook
 from din.gateway.hearing import FleetListener
 from din.gateway.holding import Known
-from din.gateway.names import nearest
+from din.gateway.names import id_of
 from din.placement.layout import LinkGuess
 from din.placement.planner import plan_deployment
 from din.placement.policy import Policy
@@ -85,7 +85,6 @@ class Fleet:
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms: int | None = None
         self._is_closed = False
-        self.heartbeats = 0
 
     def connect(self, listener: FleetListener) -> None:
         """Who is told. Once, before the first event."""
@@ -97,21 +96,25 @@ class Fleet:
 
     # What arrives.
 
-    def register(self, body: bytes) -> bytes:
-        """TLV in, TLV out. Raises UsageError."""
+    def register(self, body: bytes, admitted: Callable[[NodeProfile], NodeProfile]) -> bytes:
+        """TLV in, TLV out; `admitted` checks the sender and may change labels. Raises UsageError
+        and what `admitted` raises."""
         registration = decode_registration(body)
-        self._warnings.pop(registration.profile.node_id, None)
+        profile = admitted(registration.profile)
+        registration = replace(registration, profile=profile)
+        self._warnings.pop(profile.node_id, None)
         answer, orders = admit(self._membership, self._now_ms(), registration, self._terms())
         self._perform(orders)
-        if self._drains.is_leaving(registration.profile.node_id):
-            self._handle(DrainRequested(registration.profile.node_id))
+        if self._drains.is_leaving(profile.node_id):
+            self._handle(DrainRequested(profile.node_id))
         self._arm()
         return encode_answer(answer)
 
-    def heartbeat(self, body: bytes) -> bytes:
-        """One beat in, the answer out. Raises UsageError."""
+    def heartbeat(self, body: bytes, check_sender: Callable[[NodeId], None] | None = None) -> bytes:
+        """One beat in, the answer out. Raises UsageError and what `check_sender` raises."""
         beat = decode_heartbeat(body)
-        self.heartbeats += 1
+        if check_sender is not None:
+            check_sender(beat.node_id)
         orders = self._handle(BeatReceived(beat.node_id, beat.session, beat.counter, beat.health))
         for order in orders:
             if isinstance(order, AnswerBeat):
@@ -128,12 +131,17 @@ class Fleet:
         """A link broke or was closed."""
         self._handle(LinkClosed(node_id, session, link_id, reason, is_orderly))
 
+    def session_of(self, node_id: NodeId) -> int | None:
+        """The session that is registered and not lost."""
+        member = self._membership.member(node_id)
+        return member.profile.session if member and member.status != "lost" else None
+
     def refusal_of_link(self, node_id: str, session: int) -> str:
         """Why a link of this session is not taken; empty when it is registered and not lost."""
-        member = self._membership.member(NodeId(node_id))
-        if member is None or member.status == "lost":
+        found = self.session_of(NodeId(node_id))
+        if found is None:
             return f"node {node_id!r:.40} is not registered here"
-        if member.profile.session != session:
+        if found != session:
             return f"session {session} of node {node_id!r:.40} is not the registered one"
         return ""
 
@@ -183,23 +191,12 @@ class Fleet:
 
     def find(self, name_or_id: str) -> Member:
         """By name, id or unique beginning of an id. Raises NotFound or Conflict."""
-        members = self.members()
-        exact = [m for m in members if name_or_id in (m.profile.name, m.profile.node_id)]
-        found = exact or [
-            m for m in members if name_or_id and m.profile.node_id.startswith(name_or_id)
-        ]
-        if len(found) > 1:
-            names = ", ".join(member.profile.name for member in found[:4])
-            raise Conflict(
-                f"{name_or_id!r} is the beginning of {len(found)} node ids",
-                hint=f"give more of it, or one of the names {names}",
-            )
-        if not found:
-            raise NotFound(
-                f"no node {name_or_id!r} in cluster {self._terms().cluster!r}",
-                hint=nearest(name_or_id, (member.profile.name for member in members)),
-            )
-        return found[0]
+        members = self._membership.members()
+        names: dict[str, str] = {each.profile.node_id: each.profile.name for each in members}
+        node_id = id_of(name_or_id, names, f"in cluster {self._terms().cluster!r}")
+        found = self._membership.member(NodeId(node_id))
+        assert found is not None, "its id was among the members"
+        return found
 
     def warnings_of(self, node_id: NodeId) -> tuple[str, ...]:
         """What a node was told when it registered, about itself."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from din.errors import UsageError
+from din.errors import Conflict, NotFound, UsageError
 
 MODEL_ID_CHARS_MAX: Final = 128
 MODEL_ID_BYTES_MAX: Final = 480
@@ -28,6 +28,23 @@ def normal_model_id(text: str) -> str:
             f"{MODEL_ID_BYTES_MAX} bytes",
         )
     return name
+
+
+def id_of(name_or_id: str, names: Mapping[str, str], where: str) -> str:
+    """The node meant by a name, an id or the unique beginning of an id; `names` by id. Raises
+    NotFound or Conflict."""
+    found = [each for each, name in names.items() if name_or_id in (name, each)]
+    found = found or [each for each in names if name_or_id and each.startswith(name_or_id)]
+    if len(found) > 1:
+        shown = ", ".join(f"{each} ({names[each]})" for each in sorted(found)[:4])
+        raise Conflict(
+            f"{name_or_id!r:.80} means {len(found)} nodes", hint=f"give the id of one: {shown}"
+        )
+    if not found:
+        raise NotFound(
+            f"no node {name_or_id!r:.80} {where}", hint=nearest(name_or_id, names.values())
+        )
+    return found[0]
 
 
 def nearest(wanted: str, known: Iterable[str]) -> str:

@@ -11,12 +11,21 @@ from typing import Protocol
 from msgspec import Struct
 
 from din.domain.audit import AuditCheck, AuditList, AuditQuery
+from din.domain.enrolment import (
+    CreateToken,
+    Enrolled,
+    JoinOrder,
+    NewToken,
+    RenewOrder,
+    RevokedView,
+    TokenView,
+)
 from din.domain.keys import CreateKey, KeyCreated, KeyList, KeyView
 from din.domain.model import ModelManifest
 from din.domain.plan import Plan
 from din.domain.request import Trace
 from din.domain.tensor import TensorMeta
-from din.domain.trust import DEFAULT_TENANT, Caller
+from din.domain.trust import DEFAULT_TENANT, Caller, Peer
 from din.domain.views import GatewayView, ModelList, ModelView, NodeList, NodeView, RegisterModel
 
 Buffer = bytes | bytearray | memoryview
@@ -114,16 +123,23 @@ class ControlService(Protocol):
         """Take a drain back, also of a node that is not here."""
         ...
 
-    def register_node(self, body: bytes, peer_host: str) -> bytes:
-        """TLV registration in, TLV answer out. Raises UsageError or Conflict."""
+    async def revoke_node(self, name_or_id: str, caller: Caller) -> RevokedView:
+        """Throw it out for good: links closed, certificate worth nothing. Raises NotFound or
+        Conflict."""
         ...
 
-    def deregister_node(self, node_id: str, session: int) -> None:
-        """A node says good-bye. Raises NotFound, or Conflict when a newer session lives."""
+    def register_node(self, body: bytes, peer: Peer) -> bytes:
+        """TLV registration in, TLV answer out. Raises UsageError, Conflict, or Denied when this
+        peer may not speak for the node."""
         ...
 
-    def heartbeat(self, body: bytes) -> bytes:
-        """One heartbeat in, the answer out (`ok` or `register again`)."""
+    def deregister_node(self, node_id: str, session: int, peer: Peer | None) -> None:
+        """A node says good-bye; without a peer an operator says it. Raises NotFound, Denied, or
+        Conflict when a newer session lives."""
+        ...
+
+    def heartbeat(self, body: bytes, peer: Peer) -> bytes:
+        """One heartbeat in, the answer out (`ok` or `register again`). Raises as registering."""
         ...
 
     def list_models(self, caller: Caller) -> ModelList:
@@ -195,4 +211,32 @@ class AccessService(Protocol):
 
     async def check_audit(self) -> AuditCheck:
         """Whether the audit log is whole."""
+        ...
+
+
+class TrustService(Protocol):
+    """How machines join: the control API's side of `gateway.enrolment`."""
+
+    def authority_pem(self) -> bytes:
+        """The authority's certificate."""
+        ...
+
+    async def create_token(self, order: CreateToken, caller: Caller) -> NewToken:
+        """A token for one machine. Raises Busy."""
+        ...
+
+    async def tokens(self) -> tuple[TokenView, ...]:
+        """All tokens without their secrets."""
+        ...
+
+    async def revoke_token(self, token_id: str, caller: Caller) -> None:
+        """Raises NotFound."""
+        ...
+
+    async def join(self, order: JoinOrder, peer: Peer) -> Enrolled:
+        """A certificate for a token. Raises Denied, UsageError, Conflict or Busy."""
+        ...
+
+    async def renew(self, order: RenewOrder, peer: Peer) -> Enrolled:
+        """A new certificate for the same key. Raises Denied or UsageError."""
         ...

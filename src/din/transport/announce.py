@@ -32,6 +32,7 @@ class Announcer:
         version: str,
         http_host: str,
         http_port: int,
+        tls_port: int = 0,
         report: Callable[..., None],
         watch: AddressWatch | None = None,
     ) -> None:
@@ -40,6 +41,7 @@ class Announcer:
         self._version = version
         self._http_host = http_host
         self._http_port = http_port
+        self._tls_port = tls_port
         self._report = report
         self._watch = watch or AddressWatch()
         self._zeroconf: AsyncZeroconf | None = None
@@ -101,6 +103,7 @@ class Announcer:
                 "gateway": self._gateway_id,
                 "version": self._version,
                 "http": str(self._http_port),
+                **({"tls": str(self._tls_port)} if self._tls_port else {}),
             },
         )
 

@@ -65,12 +65,20 @@ def found_line(info: AsyncServiceInfo) -> dict[str, object]:
         for key, value in info.properties.items()
     }
     port = info.port or 0
+    tls_port = properties.get("tls", "")
+    addresses = info.parsed_addresses()
     return {
         "cluster": properties.get("cluster", ""),
         "gateway_id": properties.get("gateway", ""),
         "version": properties.get("version", ""),
-        "urls": [f"http://{each}:{port}" for each in info.parsed_addresses()],
+        "urls": [f"http://{each}:{port}" for each in addresses],
+        "tls_urls": [f"https://{each}:{tls_port}" for each in addresses if is_port(tls_port)],
     }
+
+
+def is_port(text: str) -> bool:
+    """Whether a text out of an announcement is the number of a port."""
+    return text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) < 65536
 
 
 def print_line(line: dict[str, object]) -> None:

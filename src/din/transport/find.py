@@ -25,6 +25,8 @@ class Found(Struct, frozen=True):
     gateway_id: str
     version: str
     urls: tuple[str, ...]
+    tls_urls: tuple[str, ...] = ()
+    """Where it speaks TLS; empty = nowhere."""
 
 
 class Browsed(Struct, frozen=True):
@@ -39,6 +41,7 @@ class _Line(Struct):
     gateway_id: str = ""
     version: str = ""
     urls: tuple[str, ...] = ()
+    tls_urls: tuple[str, ...] = ()
     error: str = ""
 
 
@@ -83,7 +86,8 @@ async def _first_of(cluster: str, lines: asyncio.StreamReader, others: set[str])
         if line.error:
             return Browsed(None, line.error)
         if line.cluster == cluster and line.urls:
-            return Browsed(Found(line.cluster, line.gateway_id, line.version, line.urls))
+            found = Found(line.cluster, line.gateway_id, line.version, line.urls, line.tls_urls)
+            return Browsed(found)
         others.add(line.cluster)
     return None
 

@@ -59,6 +59,22 @@ def pinned_context(authority_pem: str) -> ssl.SSLContext:
     return context
 
 
+def unverified_context() -> ssl.SSLContext:
+    """For fetching what is compared with a hash afterwards, and for nothing else."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _harden(context)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def take_new_certificate(context: ssl.SSLContext, files: TlsFiles) -> None:
+    """Use the files as they are now for connections to come; open ones stay as they are. Raises
+    Unavailable when they cannot be used, and the context is as before."""
+    _context(ssl.PROTOCOL_TLS_CLIENT, files)
+    context.load_cert_chain(str(files.certificate), str(files.key))
+
+
 def peer_name(connection: ssl.SSLObject | ssl.SSLSocket) -> PeerName | None:
     """Whom the verified certificate of the other side names; None when it showed none.
 

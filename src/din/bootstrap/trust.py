@@ -1,0 +1,82 @@
+"""The gateway's own trust: its authority, its certificate, and renewing that by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from din.domain.trust import PeerName
+from din.errors import DinError
+from din.system.clock import wall_clock_ms
+from din.system.identity import write_atomically
+from din.transport.tls import files_in, server_context, take_new_certificate
+from din.trust.authority import CERTIFICATE_LIFE, Authority, open_authority, read_secret
+from din.trust.requests import load_key, new_key_pem
+
+FOLDER: Final = "trust"
+LOOK_S: Final = 60.0
+"""Between two looks at the certificate's age; clocks may jump, so one long sleep would not do."""
+RENEWED_AFTER_MS: Final = int(CERTIFICATE_LIFE.total_seconds() * 1000 * 2 / 3)
+
+
+class GatewayTrust:
+    """Authority, certificate and contexts of one gateway. Each start takes a new certificate."""
+
+    def __init__(
+        self, authority: Authority, folder: Path, name: PeerName, report: Callable[..., None]
+    ) -> None:
+        """Raises Denied or Unavailable when the files cannot be used."""
+        self.authority = authority
+        self.files = files_in(folder, "gateway")
+        self.name = name
+        self._report = report
+        self._contexts: list[ssl.SSLContext] = []
+        self._began_ms = 0
+        if not self.files.key.exists():
+            write_atomically(self.files.key, new_key_pem(), mode=0o600)
+        self._key = load_key(read_secret(self.files.key))
+
+    def context(self, *, is_certificate_required: bool) -> ssl.SSLContext:
+        """For listeners; it gets the gateway's next certificates as well."""
+        made = server_context(self.files, is_certificate_required=is_certificate_required)
+        self._contexts.append(made)
+        return made
+
+    def refresh(self, now_ms: int) -> bool:
+        """Take a new certificate at two thirds of the old one's life, or when the clock went back
+        before its beginning. Raises DinError when it cannot be written."""
+        if self._began_ms <= now_ms < self._began_ms + RENEWED_AFTER_MS:
+            return False
+        now = datetime.fromtimestamp(now_ms / 1000, UTC)
+        certificate = self.authority.issue(self._key.public_key(), self.name, now)
+        write_atomically(self.files.certificate, certificate)
+        for context in self._contexts:
+            take_new_certificate(context, self.files)
+        self._began_ms = now_ms
+        self._report("certificate taken", name=self.name.uri, ends=str(now + CERTIFICATE_LIFE))
+        return True
+
+    async def keep_fresh(self) -> None:
+        """For ever; the caller cancels it. A failure is reported and tried again."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                self.refresh(wall_clock_ms())
+            except DinError as error:
+                self._report("certificate not renewed", error=error.message, hint=error.hint)
+
+
+def open_trust(
+    state: Path, cluster: str, gateway_id: str, report: Callable[..., None]
+) -> GatewayTrust:
+    """The trust of this state directory, made at the first call. Raises Denied or Unavailable."""
+    folder = state / FOLDER
+    now_ms = wall_clock_ms()
+    authority = open_authority(folder, cluster, datetime.fromtimestamp(now_ms / 1000, UTC))
+    trust = GatewayTrust(authority, folder, PeerName(cluster, "gateway", gateway_id), report)
+    trust.refresh(now_ms)
+    return trust

@@ -1,0 +1,149 @@
+"""How machines get certificates: a token joins one, its certificate renews itself.
+
+The authority signs what this room has checked: the token, that no other key holds the node id, that
+the node was not thrown out. `docs/decisions/0009-trust.md` has the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from din.domain.enrolment import (
+    CreateToken,
+    Enrolled,
+    JoinOrder,
+    NewToken,
+    RenewOrder,
+    TokenView,
+)
+from din.domain.node import NodeId
+from din.domain.trust import Caller, Peer, PeerName
+from din.errors import Busy, Conflict, Denied
+from din.gateway.audit import AuditLog
+from din.gateway.roll import Binding, Roll
+from din.gateway.tokens import TokenBook
+from din.trust.authority import CERTIFICATE_LIFE, Authority
+from din.trust.requests import key_digest, public_key_of_request
+
+JOINS_AT_ONCE_MAX: Final = 16
+
+
+class Enrolment:
+    """The gateway's side of joining. Times are wall clock: certificates need it."""
+
+    def __init__(
+        self,
+        *,
+        authority: Authority,
+        tokens: TokenBook,
+        roll: Roll,
+        session_of: Callable[[NodeId], int | None],
+        cluster: str,
+        gateway_id: str,
+        gateways: Callable[[], tuple[str, ...]],
+        now_ms: Callable[[], int],
+        audit: AuditLog,
+    ) -> None:
+        self._authority = authority
+        self._tokens = tokens
+        self._roll = roll
+        self._session_of = session_of
+        self._cluster = cluster
+        self._gateway_id = gateway_id
+        self._gateways = gateways
+        self._now_ms = now_ms
+        self._audit = audit
+        self._joins = 0
+
+    def authority_pem(self) -> bytes:
+        """What joining machines compare with the hash in their token."""
+        return self._authority.pem
+
+    async def create_token(self, order: CreateToken, caller: Caller) -> NewToken:
+        """A token for one machine. Raises Busy when there are too many."""
+        token = await self._tokens.create(order, self._authority.sha256)
+        facts = {"ttl_s": order.ttl_s, "labels": order.labels}
+        self._audit.note(caller, "token.create", token.id, after=facts)
+        return NewToken(
+            id=token.id,
+            token=token.text,
+            ttl_s=order.ttl_s,
+            labels=dict(order.labels),
+            gateways=self._gateways(),
+        )
+
+    async def tokens(self) -> tuple[TokenView, ...]:
+        """All tokens without their secrets."""
+        return await self._tokens.list()
+
+    async def revoke_token(self, token_id: str, caller: Caller) -> None:
+        """Raises NotFound."""
+        async with self._audit.change(caller, "token.revoke", token_id):
+            await self._tokens.revoke(token_id)
+
+    async def join(self, order: JoinOrder, peer: Peer) -> Enrolled:
+        """A certificate for the machine that shows a token. Raises Denied, UsageError or Busy."""
+        if not peer.is_tls:
+            raise Denied("a machine joins over TLS only", hint="use the gateway's https address")
+        if self._joins >= JOINS_AT_ONCE_MAX:
+            raise Busy(f"{self._joins} machines are joining at this moment", hint="try again")
+        self._joins += 1
+        try:
+            return await self._join(order, peer)
+        except Denied as error:
+            caller = Caller(kind="stranger", address=peer.address)
+            self._audit.refused(caller, error.message, f"node.enrol {order.node_id}")
+            raise
+        finally:
+            self._joins -= 1
+
+    async def _join(self, order: JoinOrder, peer: Peer) -> Enrolled:
+        use = await self._tokens.check(order.token_id, order.secret)
+        key = public_key_of_request(order.request.encode())
+        digest = key_digest(key)
+        self._roll.check_free(order.node_id, digest)
+        is_new = self._roll.binding(order.node_id) is None
+        if is_new and self._session_of(NodeId(order.node_id)) is not None:
+            raise Conflict(
+                f"node {order.node_id} is a member now, without a certificate",
+                hint="stop that node, then join; it keeps its id",
+            )
+        await self._tokens.use(use, order.node_id, digest)
+        await self._roll.bind(order.node_id, Binding(digest, order.name, use.labels))
+        caller = Caller(kind="node", name=order.node_id, address=peer.address)
+        facts = {"name": order.name, "token_id": use.id, "labels": use.labels}
+        self._audit.note(caller, "node.enrol", order.node_id, after=facts)
+        return self._enrolled(order.request, order.node_id)
+
+    async def renew(self, order: RenewOrder, peer: Peer) -> Enrolled:
+        """A new certificate for the key that the roll holds under this name. Raises Denied."""
+        name = peer.name
+        if name is None or name.role != "node":
+            raise Denied("only a node with a certificate can renew one", hint="din node join TOKEN")
+        self._roll.check_claim(peer, name.id)
+        binding = self._roll.binding(name.id)
+        digest = key_digest(public_key_of_request(order.request.encode()))
+        if binding is None or binding.key_sha256 != digest:
+            raise Denied(
+                f"node {name.id} asks for a certificate on another key than it joined with",
+                hint="join the machine anew with a token: din node join TOKEN",
+            )
+        return self._enrolled(order.request, name.id)
+
+    def _enrolled(self, request: str, node_id: str) -> Enrolled:
+        begins_ms = self._now_ms()
+        certificate = self._authority.issue(
+            public_key_of_request(request.encode()),
+            PeerName(self._cluster, "node", node_id),
+            datetime.fromtimestamp(begins_ms / 1000, UTC),
+        )
+        return Enrolled(
+            certificate=certificate.decode(),
+            cluster=self._cluster,
+            gateway_id=self._gateway_id,
+            gateways=self._gateways(),
+            begins_ms=begins_ms,
+            ends_ms=begins_ms + int(CERTIFICATE_LIFE.total_seconds() * 1000),
+        )

@@ -1,0 +1,165 @@
+"""The roll of a cluster: which key holds which node id, and which nodes were thrown out.
+
+    trust/nodes/<node id>      the key that holds the id, name and labels given at the join
+    trust/revoked/<node id>    its name and when; there is no way back for this id
+
+Kept in memory whole, since every registration and beat asks; the store makes it outlast restarts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from din.domain.node import NodeProfile
+from din.domain.trust import Peer
+from din.errors import Busy, Conflict, Denied
+from din.gateway.names import id_of
+from din.store.contract import Store
+
+NODES_MAX: Final = 100_000
+TRUST_LABEL: Final = "trust"
+"""Decides which slices a node may see, so a machine that came by network cannot give it itself."""
+_NODES: Final = "trust/nodes/"
+_REVOKED: Final = "trust/revoked/"
+_NEW_IDENTITY: Final = (
+    "a machine that shall come back gets a new identity: an empty --state-dir and a new token"
+)
+
+
+class Binding(Struct, frozen=True):
+    """A node id and the key that holds it."""
+
+    key_sha256: str
+    name: str = ""
+    labels: dict[str, str] = {}
+
+
+class Revoked(Struct, frozen=True):
+    """A node that was thrown out."""
+
+    name: str
+    at_ms: int
+
+
+class Roll:
+    """Answers at once from memory; changes are durable before they are told."""
+
+    def __init__(self, store: Store, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._now_ms = now_ms
+        self._bound: dict[str, Binding] = {}
+        self._revoked: dict[str, Revoked] = {}
+
+    async def load(self) -> None:
+        """Read what the store holds. Once, before the first question."""
+        for entry in await self._store.list(_NODES):
+            binding = msgspec.json.decode(entry.value, type=Binding)
+            self._bound[entry.key.removeprefix(_NODES)] = binding
+        for entry in await self._store.list(_REVOKED):
+            revoked = msgspec.json.decode(entry.value, type=Revoked)
+            self._revoked[entry.key.removeprefix(_REVOKED)] = revoked
+
+    # What is asked.
+
+    def binding(self, node_id: str) -> Binding | None:
+        """The key that holds an id; None when no machine has joined with it."""
+        return self._bound.get(node_id)
+
+    @property
+    def revoked(self) -> tuple[str, ...]:
+        """Ids of all nodes that were thrown out."""
+        return tuple(self._revoked)
+
+    def is_revoked(self, node_id: str) -> bool:
+        """Whether a node was thrown out."""
+        return node_id in self._revoked
+
+    def refusal_of(self, node_id: str) -> str:
+        """Why the certificate of a node counts no more; empty when it does."""
+        return "the node was revoked" if node_id in self._revoked else ""
+
+    def check_claim(self, peer: Peer, node_id: str) -> None:
+        """Whether this connection may speak for a node. Raises Denied.
+
+        Over TLS the certificate must name it. Without TLS (this host, or an insecure network) an
+        id that a joined machine holds is nobody's.
+        """
+        if node_id in self._revoked:
+            raise self._thrown_out(node_id)
+        if peer.name is not None:
+            if (peer.name.role, peer.name.id) != ("node", node_id):
+                raise Denied(f"the certificate of {peer.name.uri} cannot speak for node {node_id}")
+        elif peer.is_tls:
+            raise Denied(
+                f"node {node_id} showed no certificate",
+                hint="join this machine with a token: din node join TOKEN",
+            )
+        elif node_id in self._bound:
+            raise Denied(
+                f"node id {node_id} is held by a machine that joined with a certificate",
+                hint="start that node with its own state directory, or use another --state-dir",
+            )
+
+    def admitted(self, peer: Peer, profile: NodeProfile) -> NodeProfile:
+        """The profile with the labels that this machine got when it joined. Raises Denied."""
+        self.check_claim(peer, profile.node_id)
+        if peer.name is None:
+            return profile
+        binding = self._bound.get(profile.node_id)
+        given = binding.labels if binding is not None else {}
+        own = {name: text for name, text in profile.labels.items() if name != TRUST_LABEL}
+        return msgspec.structs.replace(profile, labels={**own, **given})
+
+    # What changes it.
+
+    async def bind(self, node_id: str, binding: Binding) -> None:
+        """Give an id to a key. Raises Denied when another key holds it or it was thrown out."""
+        self.check_free(node_id, binding.key_sha256)
+        if node_id in self._bound:
+            await self._store.put(_NODES + node_id, msgspec.json.encode(binding))
+        else:
+            try:
+                await self._store.put(_NODES + node_id, msgspec.json.encode(binding), if_rev=0)
+            except Conflict:
+                raise _held(node_id) from None
+        self._bound[node_id] = binding
+
+    def check_free(self, node_id: str, key_sha256: str) -> None:
+        """Raises Denied when another key holds the id or it was thrown out, Busy when full."""
+        if node_id in self._revoked:
+            raise self._thrown_out(node_id)
+        binding = self._bound.get(node_id)
+        if binding is not None and binding.key_sha256 != key_sha256:
+            raise _held(node_id)
+        if binding is None and len(self._bound) >= NODES_MAX:
+            raise Busy(f"{NODES_MAX} machines have joined this cluster already")
+
+    async def revoke(self, node_id: str, name: str) -> bool:
+        """Throw a node out for good; False when it was before."""
+        if node_id in self._revoked:
+            return False
+        revoked = Revoked(name, self._now_ms())
+        await self._store.put(_REVOKED + node_id, msgspec.json.encode(revoked))
+        self._revoked[node_id] = revoked
+        return True
+
+    def find(self, name_or_id: str) -> str:
+        """Id of a joined node by name, id or unique beginning of its id. Raises NotFound or
+        Conflict."""
+        names = {node_id: binding.name for node_id, binding in self._bound.items()}
+        return id_of(name_or_id, names, "among those that joined")
+
+    def _thrown_out(self, node_id: str) -> Denied:
+        name = self._revoked[node_id].name or node_id
+        return Denied(f"node {name} was revoked", hint=_NEW_IDENTITY)
+
+
+def _held(node_id: str) -> Denied:
+    return Denied(
+        f"node id {node_id} is held by another key",
+        hint="was the state directory copied? " + _NEW_IDENTITY,
+    )
