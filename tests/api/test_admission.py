@@ -412,6 +412,22 @@ def test_the_first_admin_key_is_made_here_without_one(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_a_stream_of_events_ends_with_its_key(tmp_path: Path) -> None:
+    async def story(play: Play) -> None:
+        made = await play.desk.key("metrics:read")
+        client = await play.world.client()
+        client.send(
+            b"GET /api/v1/events HTTP/1.1\r\nhost: a\r\n",
+            f"authorization: Bearer {made.key}\r\n\r\n".encode(),
+        )
+        await client.reader.readuntil(b"event: beat")
+        await play.desk.book.revoke(made.view.id)
+        await until(lambda: play.world.control.watching == 0)
+        assert b"0\r\n\r\n" in await client.reader.readuntil(b"0\r\n\r\n")
+
+    play(tmp_path, story)
+
+
 def test_a_client_that_goes_while_it_is_refused_leaves_nothing(tmp_path: Path) -> None:
     async def story(play: Play) -> None:
         made = await play.desk.key("metrics:read")

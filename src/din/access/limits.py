@@ -28,13 +28,16 @@ class TokenBucket:
 
     def take(self, now_ms: float) -> float:
         """0 = one request may go; else the milliseconds to wait for the next."""
-        passed_ms = max(0.0, now_ms - self._filled_ms)
-        self._filled_ms = max(now_ms, self._filled_ms)
-        self._tokens = min(self._burst, self._tokens + passed_ms * self._per_ms)
-        if self._tokens >= 1:
-            self._tokens -= 1
+        tokens = self._tokens
+        if now_ms > self._filled_ms:
+            tokens += (now_ms - self._filled_ms) * self._per_ms
+            self._filled_ms = now_ms
+            tokens = min(tokens, self._burst)
+        if tokens >= 1:
+            self._tokens = tokens - 1
             return 0.0
-        return (1 - self._tokens) / self._per_ms
+        self._tokens = tokens
+        return (1 - tokens) / self._per_ms
 
 
 class FailureLimiter:

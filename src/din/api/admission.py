@@ -104,15 +104,23 @@ class Visit(Struct, frozen=True):
 
     peer: Peer
     caller: Caller
+    keys: KeyBook | None = None
+
+    def counts(self) -> bool:
+        """Whether the caller's key still does: for answers that never end."""
+        if self.caller.kind != "key":
+            return True
+        return self.keys is not None and self.keys.counts(self.caller.name)
 
 
 class Visitor:
     """One connection's callers. Each request may show another key."""
 
-    __slots__ = ("_admission", "_allowed", "_given", "_held", "caller", "peer")
+    __slots__ = ("_admission", "_allowed", "_given", "_held", "caller", "keys", "peer")
 
     def __init__(self, admission: Admission, peer: Peer) -> None:
         self._admission = admission
+        self.keys = admission.keys
         self.peer = peer
         self._given: bytes | None = None
         self._held: Held | None = None
@@ -132,8 +140,9 @@ class Visitor:
         given = headers.get(b"x-api-key")
         if given is None:
             given = headers.get(b"authorization")
-        held = self._held
-        if given != self._given or (held is not None and not self._is_current(held)):
+        held, keys = self._held, self.keys
+        is_stale = held is not None and (keys is None or not keys.is_current(held))
+        if is_stale or given != self._given:
             self._look_at(given, needs, target)
             held = self._held
         if needs is not self._allowed:
@@ -161,15 +170,10 @@ class Visitor:
             limit = min(limit, self.body_bytes_max)
         return Post(target, query, headers, [], 0, peer, caller, limit)
 
-    def _is_current(self, held: Held) -> bool:
-        keys = self._admission.keys
-        return keys is not None and keys.is_current(held)
-
     def _look_at(self, given: bytes | None, needs: Needs, target: str) -> None:
         self._given, self._held, self._allowed = None, None, None
         self.caller = self._without_key()
-        text = _key_in(given)
-        keys = self._admission.keys
+        text, keys = _key_in(given), self.keys
         if text is None or keys is None:
             self._given = given
             return
@@ -207,7 +211,7 @@ class Visitor:
                 "revoked", f"the certificate of node {caller.name} counts no more: {why}"
             )
             raise admission.refuse(caller, told, target, is_guess=False)
-        keys = admission.keys
+        keys = self.keys
         is_first = "first" in needs and keys is not None and not keys.has_admin()
         if is_allowed(caller, needs, is_first=is_first):
             # What depends on more than the caller is asked each time.

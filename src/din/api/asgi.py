@@ -118,7 +118,7 @@ class Admitted:
         wanted = f"{scope['method']} {path}"
         caller = visitor.admit(ANY_OR_NODE if needs is None else needs, headers, wanted)
         # The connection's next request may show another key before this one is answered.
-        scope = {**scope, SCOPE_KEY: Visit(visitor.peer, caller)}
+        scope = {**scope, SCOPE_KEY: Visit(visitor.peer, caller, visitor.keys)}
         limit = visitor.body_bytes_max
         if limit < int(headers.get(b"content-length", b"0")):
             raise TooLarge(f"the body is over the limit of this API key, {limit} bytes")

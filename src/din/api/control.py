@@ -10,14 +10,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from din.api.admission import Visit
 from din.api.asgi import flag_of, json_response, number_of, only_query, read_body
 from din.api.decoding import decode_json
 from din.api.limits import FrontLimits
-from din.api.peers import caller_of_request, peer_of_request
+from din.api.peers import caller_of_request, peer_of_request, visit_of_request
 from din.api.post import REQUEST_ID_MAX
 from din.api.signature import model_id_of, plain_text
 from din.api.tenants import manifest_for
-from din.domain.trust import Caller
 from din.domain.views import PlanView, RegisterModel, TraceList
 from din.errors import Busy, UsageError
 from din.gateway.service import ControlService, InferenceService
@@ -170,21 +170,23 @@ class ControlRoutes:
         return json_response(self._control.trace(request_id, caller_of_request(request)))
 
     async def events(self, request: Request) -> Response:
-        """GET /api/v1/events: until the client goes. Raises Busy."""
+        """GET /api/v1/events: until the client goes or its key ends. Raises Busy."""
         only_query(request)
         if self._watchers >= WATCHERS_MAX:
             raise Busy(f"all {WATCHERS_MAX} watchers are taken", hint="close one and try again")
         return StreamingResponse(
-            self._events(caller_of_request(request)),
+            self._events(visit_of_request(request)),
             media_type="text/event-stream",
             headers={"cache-control": "no-store"},
         )
 
-    async def _events(self, caller: Caller) -> AsyncIterator[bytes]:
+    async def _events(self, visit: Visit) -> AsyncIterator[bytes]:
         self._watchers += 1
-        source = self._control.watch(caller)
+        source = self._control.watch(visit.caller)
         try:
             async for name, data in source:
+                if not visit.counts():
+                    return
                 yield b"event: %s\ndata: %s\n\n" % (name.encode(), data)
         finally:
             self._watchers -= 1

@@ -28,11 +28,15 @@ def peer_of_transport(transport: asyncio.BaseTransport) -> Peer:
 
 def peer_of_request(request: Request) -> Peer:
     """Whose request it is, for routes of the application."""
+    return visit_of_request(request).peer
+
+
+def visit_of_request(request: Request) -> Visit:
+    """What admission found, to be asked again by answers that never end."""
     visit: Visit = request.scope[SCOPE_KEY]
-    return visit.peer
+    return visit
 
 
 def caller_of_request(request: Request) -> Caller:
     """Who sent it, as admission found."""
-    visit: Visit = request.scope[SCOPE_KEY]
-    return visit.caller
+    return visit_of_request(request).caller

@@ -226,7 +226,8 @@ class GatewayService:
         """See ControlService."""
         facts = {"source_sha256": order.source_sha256, "slices": order.partition_points}
         what = "model.try" if order.is_dry_run else "model.register"
-        async with self._change(caller, what, order.model_id, after=facts):
+        before = self._version_of(order.model_id)
+        async with self._change(caller, what, order.model_id, before=before, after=facts):
             record = await self._gateway.models.register(order, caller)
         self._gateway.effects.metrics.know_models(self._gateway.models.model_ids())
         return model_view(self._gateway, record)
@@ -299,6 +300,13 @@ class GatewayService:
         if self._audit is None:
             return nullcontext()
         return self._audit.change(caller, what, target, before=before, after=after)
+
+    def _version_of(self, model_id: str) -> dict[str, str]:
+        try:
+            manifest = self._gateway.models.record(model_id).manifest
+        except NotFound:
+            return {}
+        return {"version": manifest.version, "source_sha256": manifest.source_sha256}
 
     def _note(self, what: str, node_id: str, address: str) -> None:
         if self._audit is not None:

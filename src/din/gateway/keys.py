@@ -106,6 +106,11 @@ class KeyBook:
         record = held.record
         return self._records.get(record.id) is record and self._now_ms() < held.ask_again_ms
 
+    def counts(self, key_id: str) -> bool:
+        """Whether a key exists that is neither expired nor revoked."""
+        record = self._records.get(key_id)
+        return record is not None and record.state(self._now_ms()) == "active"
+
     def has_admin(self) -> bool:
         """Whether some key that counts has the scope admin."""
         now_ms = self._now_ms()
