@@ -10,28 +10,27 @@ from din.execution.task import Task
 from din.wire.messages import Accepted, Progress
 
 Step = Literal["accepted", "forwarded"]
-_MarkKey = tuple[str, int, int, int]
 
 
 class Marks:
     """Marks that wait to be sent."""
 
     def __init__(self) -> None:
-        self._waiting: dict[_MarkKey, Progress] = {}
+        self._waiting: dict[int, tuple[Task, Step]] = {}
+        """By number of the task; most are withdrawn, so what is said of them is made late."""
         self.due_ms: float | None = None
         """When `take` has something to say; None = nothing waits."""
 
     def put(self, task: Task, step: Step, now_ms: float) -> None:
-        """Mention a step soon; a later step of the same slice replaces it."""
-        progress = Progress(task.request_id, task.attempt, task.loaded.slice.index, step)
-        self._waiting[_key(task)] = progress
+        """Mention a step soon; a later step of the same task replaces it."""
+        self._waiting[task.number] = (task, step)
         if self.due_ms is None:
             self.due_ms = now_ms + MARK_DELAY_MS
 
     def withdraw(self, task: Task) -> None:
         """The slice has answered, or nobody wants to know any more."""
         if self._waiting:
-            self._waiting.pop(_key(task), None)
+            self._waiting.pop(task.number, None)
             if not self._waiting:
                 self.due_ms = None
 
@@ -40,8 +39,9 @@ class Marks:
         if self.due_ms is None or now_ms < self.due_ms:
             return []
         by_origin: dict[str, list[Progress]] = {}
-        for key, progress in self._waiting.items():
-            by_origin.setdefault(key[0], []).append(progress)
+        for task, step in self._waiting.values():
+            progress = Progress(task.request_id, task.attempt, task.loaded.slice.index, step)
+            by_origin.setdefault(task.origin, []).append(progress)
         self._waiting.clear()
         self.due_ms = None
         return [
@@ -49,7 +49,3 @@ class Marks:
             for origin, marks in by_origin.items()
             for start in range(0, len(marks), MARKS_PER_MESSAGE_MAX)
         ]
-
-
-def _key(task: Task) -> _MarkKey:
-    return (task.origin, task.request_id, task.attempt, task.loaded.slice.index)
