@@ -23,7 +23,7 @@ from din.domain.views import (
     RegisterModel,
 )
 from din.errors import Conflict, NotFound, UsageError
-from din.gateway.service import InferenceAnswer, InferenceCall
+from din.gateway.service import InferenceAnswer, InferenceCall, InferenceDone
 
 DTYPES = (*DTYPE_BYTES, BYTES)
 
@@ -71,6 +71,21 @@ def trace_of(request_id: str, model_id: str) -> Trace:
     )
 
 
+class FakeStarted:
+    """Implements service.Started."""
+
+    def __init__(self, task: asyncio.Task[InferenceAnswer], done: InferenceDone) -> None:
+        self.task = task
+        task.add_done_callback(lambda task: task.cancelled() or done(_outcome_of(task)))
+
+    def cancel(self) -> None:
+        self.task.cancel()
+
+
+def _outcome_of(task: asyncio.Task[InferenceAnswer]) -> InferenceAnswer | BaseException:
+    return task.exception() or task.result()
+
+
 class FakeInference:
     """Echoes inputs; adapted models find one face."""
 
@@ -85,6 +100,8 @@ class FakeInference:
         self.error: Exception | None = None
         self.big: bytes | None = None
         self.is_ready_now = True
+        self.is_express = False
+        self.expressed = 0
 
     def manifest(self, model_id: str, version: str | None = None) -> ModelManifest:
         found = self.models.get(model_id)
@@ -146,9 +163,16 @@ class FakeInference:
             version="1",
             metas=metas,
             views=views,
-            trace=trace_of(call.request_id or "", call.model_id),
+            steps=trace_of(call.request_id or "", call.model_id).execution_trace,
             release=self._release,
         )
+
+    def start(self, call: InferenceCall, done: InferenceDone) -> FakeStarted | None:
+        """Only when `is_express`: answered in the next turn of the loop, or when the gate opens."""
+        if not self.is_express:
+            return None
+        self.expressed += 1
+        return FakeStarted(asyncio.get_running_loop().create_task(self.infer(call)), done)
 
     def _release(self) -> None:
         self.released += 1

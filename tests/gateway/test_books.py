@@ -36,7 +36,7 @@ def filled(*ids: str) -> TraceBook:
             book.keep(
                 Outcome(
                     request_id=request_id,
-                    serving=serving,
+                    manifest=serving.deployment.manifest,
                     shape=serving.raw,
                     status="completed",
                     duration_ms=12.3456,

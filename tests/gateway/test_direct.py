@@ -13,76 +13,23 @@ from typing import Any
 import msgspec
 import pytest
 from gateway_fakes import EPOCH, NODE_A, NODE_B, PHOTO, PHOTO_BYTES, ended, outcome_of, settle
+from handed_over import KEY, OUT, OUTPUT, SLICE, WORKER_1, WORKER_2, Worker
 
 from din.domain.tensor import TensorMeta
 from din.errors import Busy, DinError, ExecutionFailed, Internal, TooLarge, Unavailable
 from din.gateway.direct import OFFERS_PER_NODE_MAX, WAITING_PER_REPLICA_MAX, DirectWorkers
+from din.gateway.direct_run import Order
 from din.gateway.failure import AttemptEnded
-from din.system.arena import arena_layout, create_arena
-from din.system.descriptors import control_pair
 from din.transport.channel import OutputSet
-from din.wire.messages import Offer
 from din.wire.worker import (
     Abort,
     Attach,
     Compute,
     Computed,
     ComputeFailed,
-    FeederMessage,
     Placed,
     Release,
 )
-
-LAYOUT = arena_layout(8192, 8192)
-OUT = LAYOUT.input_bytes
-SLICE = 0
-KEY = (EPOCH, SLICE, NODE_A)
-OUTPUT = TensorMeta("out", "UINT8", (16,), 16)
-WORKER_1, WORKER_2 = 1, 2
-
-
-class Worker:
-    """The worker's end of one channel."""
-
-    def __init__(self, worker_id: int, node_id: str = NODE_A) -> None:
-        self.worker_id = worker_id
-        self.node_id = node_id
-        self.ours, self.socket = control_pair()
-        self.socket.setblocking(False)
-        self.arena = create_arena(LAYOUT)
-        self.offer = Offer(EPOCH, SLICE, worker_id, LAYOUT.arena_bytes, LAYOUT.input_bytes)
-
-    def descriptors(self) -> tuple[int, int]:
-        return self.ours.detach(), os.dup(self.arena)
-
-    def heard(self) -> list[FeederMessage]:
-        found = []
-        while True:
-            try:
-                data = self.socket.recv(70_000)
-            except BlockingIOError:
-                return found
-            if not data:
-                return found
-            found.append(msgspec.msgpack.decode(data, type=FeederMessage))
-
-    def orders(self) -> list[Compute]:
-        return [each for each in self.heard() if isinstance(each, Compute)]
-
-    async def say(self, message: object) -> None:
-        self.socket.send(msgspec.msgpack.encode(message))
-        await asyncio.sleep(0.005)
-        await settle()
-
-    async def answer(self, order: Compute, place: int = 0) -> None:
-        await self.say(Computed(order.ticket, (Placed(OUTPUT, OUT + 64 * place),), 250))
-
-    def close(self) -> None:
-        self.ours.close()
-        self.socket.close()
-        if self.arena >= 0:
-            os.close(self.arena)
-            self.arena = -1
 
 
 class Play:
@@ -101,7 +48,8 @@ class Play:
     def ask(
         self, meta: TensorMeta = PHOTO, body: bytes = PHOTO_BYTES, patience_ms: float = 60_000.0
     ) -> asyncio.Task[OutputSet]:
-        run = self.direct.run(KEY, (meta,), ((body,),), (), lambda: 1_000, patience_ms)
+        order = Order(KEY, (meta,), ((body,),), (), lambda: 1_000)
+        run = self.direct.run(order, patience_ms)
         return asyncio.get_running_loop().create_task(run)
 
 
@@ -140,7 +88,7 @@ def test_a_request_lies_in_the_arena_and_its_outputs_until_they_are_released():
         worker = play.offer()
         pieces = ((PHOTO_BYTES[:7], memoryview(PHOTO_BYTES)[7:]),)
         task = asyncio.create_task(
-            play.direct.run(KEY, (PHOTO,), pieces, ("out",), lambda: 700, 60_000.0)
+            play.direct.run(Order(KEY, (PHOTO,), pieces, ("out",), lambda: 700), 60_000.0)
         )
         await settle()
         attach, order = worker.heard()
@@ -422,9 +370,10 @@ def test_a_run_that_outlasts_its_patience_is_aborted_and_its_outputs_freed_once(
         worker = play.offer()
         task = play.ask(patience_ms=1.0)
         await settle()
-        (order,) = worker.orders()
         assert isinstance(await outcome_of(task), TimeoutError)
-        assert worker.heard() == [Abort(order.ticket)]
+        _, order, abort = worker.heard()
+        assert isinstance(order, Compute)
+        assert abort == Abort(order.ticket)
         await worker.answer(order)
         await asyncio.sleep(0.05)
         assert worker.heard() == [Release(order.ticket)]

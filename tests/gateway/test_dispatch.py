@@ -3,224 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from itertools import count
-from random import Random
-from typing import Any
 
 import pytest
+from dispatch_play import OUTPUT, Play, error_of, fails, is_busy, is_silent, refuses, run, works
 from gateway_fakes import (
     EPOCH,
-    GATEWAY_ID,
     MODEL,
     NODE_A,
     NODE_B,
     NODE_C,
-    FakeSender,
-    Sent,
-    VirtualLoop,
     chain_of,
     ended,
     in_virtual_time,
-    outcome_of,
     serving_of,
     settle,
     timing,
 )
 from msgspec.structs import replace
-from prometheus_client.parser import text_string_to_metric_families
 
 from din.domain.deployment import Epoch
-from din.domain.node import NodeId
 from din.domain.tensor import TensorMeta
 from din.errors import (
     BadTensor,
     Busy,
     DeadlineExceeded,
-    DinError,
     ExecutionFailed,
     NotFound,
     Unavailable,
 )
-from din.gateway.dispatch import REQUESTS_INFLIGHT_MAX, Dispatch
+from din.gateway.dispatch import REQUESTS_INFLIGHT_MAX
 from din.gateway.failure import AttemptEnded
-from din.gateway.metrics import GatewayMetrics
-from din.gateway.relay import Relay
 from din.gateway.request_tools import (
     ATTEMPTS_MAX,
     RECORDS_KEPT_MAX,
     SILENCE_COLD_MS,
     SLICE_FAILURES_MAX,
-    RequestTools,
 )
-from din.gateway.service import InferenceCall
-from din.gateway.serving import Serving
-from din.gateway.traces import TraceBook
 from din.transport.channel import OutputSet
-from din.wire.messages import BusyNode, Cancel, Failed, Result, Run
+from din.wire.messages import Cancel, Failed, Result, Run
 from din.wire.worker import Computed, Placed
-
-INPUT = TensorMeta("t0", "UINT8", (4,), 4)
-OUTPUT = TensorMeta("t1", "UINT8", (4,), 4)
-NAMES = {NODE_A: "node-a", NODE_B: "node-b", NODE_C: "node-c"}
-TIMEOUT_MS = 60_000
-
-
-class FakeDirect:
-    """Stands for the handed-over workers: gives what `answers` holds, in order."""
-
-    def __init__(self) -> None:
-        self.keys: set[object] = set()
-        self.answers: list[OutputSet | AttemptEnded | float] = []
-
-    def has(self, key: object) -> bool:
-        return key in self.keys
-
-    async def run(self, *given: object) -> OutputSet:
-        answer, patience_ms = self.answers.pop(0), given[-1]
-        if isinstance(answer, float):
-            assert isinstance(patience_ms, float)
-            async with asyncio.timeout(patience_ms / 1000):
-                await asyncio.sleep(answer)
-        elif isinstance(answer, AttemptEnded):
-            raise answer
-        else:
-            return answer
-        raise AssertionError("it was to be cancelled")
-
-
-class Book:
-    """Implements dispatch.Book for one model."""
-
-    def __init__(self, serving: Serving) -> None:
-        self.now = serving
-
-    def serving(self, model_id: str, version: str | None) -> Serving:
-        if model_id != MODEL:
-            raise NotFound(f"no model {model_id!r}")
-        return self.now
-
-
-class Play:
-    """Dispatch over a real relay; each node behaves as its entry in `nodes` says."""
-
-    def __init__(self, serving: Serving | None = None) -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
-        self.loop = loop
-        self.serving = serving if serving is not None else serving_of(chain_of(1))
-        self.nodes: dict[str, Callable[[Run, str], object | None]] = {}
-        self.health: dict[str, float] = {NODE_A: 1.0, NODE_B: 1.0, NODE_C: 1.0}
-        self.suspected: list[str] = []
-        self.keeps_suspects = False
-        self.slice_failures: list[str] = []
-        self.runs: list[str] = []
-        self.sender = FakeSender()
-        self.sender.on_sent = self._sent
-        self.direct = FakeDirect()
-        self.metrics = GatewayMetrics()
-        self.metrics.know_models([MODEL])
-        self.traces = TraceBook(lambda each: NAMES.get(NodeId(each), each), lambda: "now")
-        self.relay = Relay(loop, GATEWAY_ID, self.sender, lambda each: NAMES[NodeId(each)], 10_000)
-        tools = RequestTools(
-            relay=self.relay,
-            direct=self.direct,
-            traces=self.traces,
-            metrics=self.metrics,
-            clock=loop.clock_ms,
-            random=Random(3),
-            next_request_id=count(1).__next__,
-            name_of=lambda each: NAMES[NodeId(each)],
-            health_of=self.health.get,
-            suspect=self._suspect,
-            slice_failed=self.slice_failures.append,
-        )
-        self.book = Book(self.serving)
-        self.dispatch = Dispatch(self.book, tools)
-
-    def _suspect(self, node_id: NodeId, reason: str, began_ms: float) -> None:
-        self.suspected.append(node_id)
-        if not self.keeps_suspects:
-            self.health.pop(node_id, None)
-
-    def _sent(self, sent: Sent) -> None:
-        if isinstance(sent.message, Run):
-            self.runs.append(sent.node_id)
-            answer = self.nodes.get(sent.node_id, works)(sent.message, sent.node_id)
-            if answer is not None:
-                self.loop.call_soon(self._arrived, answer)
-
-    def _arrived(self, answer: object) -> None:
-        if isinstance(answer, Result):
-            self.relay.on_result(answer, self.relay.place_result(answer, 64))
-        elif isinstance(answer, Failed):
-            self.relay.on_failed(answer)
-        elif isinstance(answer, BusyNode):
-            self.relay.on_busy(answer)
-
-    def ready(self, *nodes: NodeId, index: int = 0) -> None:
-        for node_id in nodes:
-            self.serving.add(index, node_id, is_local=False)
-
-    def ask(self, **more: Any) -> asyncio.Task[Any]:
-        call = InferenceCall(
-            model_id=more.pop("model_id", MODEL),
-            metas=(INPUT,),
-            chunks=((b"abcd",),),
-            is_adapted=False,
-            timeout_ms=more.pop("timeout_ms", TIMEOUT_MS),
-            **more,
-        )
-        return self.loop.create_task(self.dispatch.infer(call))
-
-    def counted(self) -> dict[str, float]:
-        """Requests by outcome."""
-        families = text_string_to_metric_families(self.metrics.text().decode())
-        return {
-            sample.labels["code"]: sample.value
-            for family in families
-            for sample in family.samples
-            if sample.name == "din_requests_total"
-        }
-
-
-def works(run: Run, node_id: str) -> Result:
-    """Answers at once."""
-    timings = (timing(run.slice_index, node_id),)
-    return Result(run.request_id, run.attempt, run.slice_index, (OUTPUT,), timings, 0)
-
-
-def fails(run: Run, node_id: str) -> Failed:
-    return Failed(run.request_id, run.attempt, run.slice_index, node_id, "DIN-330", "it broke")
-
-
-def refuses(run: Run, node_id: str) -> Failed:
-    return Failed(
-        run.request_id, run.attempt, run.slice_index, node_id, "DIN-110", "bad", is_retryable=False
-    )
-
-
-def is_busy(run: Run, node_id: str) -> BusyNode:
-    return BusyNode(run.request_id, run.attempt, run.slice_index, node_id, 8, 10)
-
-
-def is_silent(run: Run, node_id: str) -> None:
-    """Takes the frame and says nothing."""
-
-
-def run(story: Callable[[Play], Coroutine[Any, Any, None]], **more: Any) -> None:
-    async def whole() -> None:
-        serving = serving_of(chain_of(1, **more))
-        await story(Play(serving))
-
-    in_virtual_time(whole)
-
-
-async def error_of(task: asyncio.Task[Any]) -> DinError:
-    found = await outcome_of(task)
-    assert isinstance(found, DinError), found
-    return found
-
 
 # Answers.
 
@@ -232,10 +53,9 @@ def test_an_answer_names_model_version_and_request_and_carries_a_trace():
         assert (answer.request_id, answer.model_id, answer.version) == ("mine", MODEL, "1")
         assert answer.metas == (OUTPUT,)
         assert len(answer.views[0]) == 4
-        assert answer.trace.path == "relay"
-        assert [step.node for step in answer.trace.execution_trace] == ["node-a"]
+        assert [step.node for step in answer.steps] == ["node-a"]
         kept = play.traces.find("mine")
-        assert replace(kept, spans=()) == replace(answer.trace, spans=())
+        assert (kept.path, kept.execution_trace) == ("relay", answer.steps)
         assert kept.spans
         assert play.counted() == {"ok": 1.0}
         assert play.serving.replicas(0)[NODE_A].inflight == 0
@@ -278,7 +98,7 @@ def test_a_retry_leaves_the_blamed_node_out():
         play.nodes[NODE_A] = fails
         for _ in range(8):
             answer = await play.ask()
-            assert answer.trace.execution_trace[-1].node == "node-b"
+            assert answer.steps[-1].node == "node-b"
         retried = [each for each in play.traces.newest(8) if len(each.attempts) == 2]
         assert retried
         assert retried[0].attempts[0].nodes == ("node-a",)
@@ -403,7 +223,7 @@ def test_a_silent_node_is_suspect_and_the_request_goes_elsewhere():
         play.ready(NODE_B)
         started = play.loop.clock_ms()
         answer = await task
-        assert answer.trace.execution_trace[0].node == "node-b"
+        assert answer.steps[0].node == "node-b"
         assert play.suspected == [NODE_A]
         assert play.loop.clock_ms() - started <= SILENCE_COLD_MS + 1
 
@@ -591,7 +411,7 @@ def test_a_slow_only_replica_answers_after_many_times_its_mean():
             play.relay.place_result(Result(2, 1, 0, (OUTPUT,), (), 0), 64),
         )
         answer = await task
-        assert len(answer.trace.attempts) == 1
+        assert len(play.traces.find(answer.request_id).attempts) == 1
 
     run(story)
 
@@ -698,7 +518,7 @@ def test_one_slice_on_a_handed_over_worker_goes_direct():
         play.direct.keys.add((EPOCH, 0, NODE_A))
         play.direct.answers.append(outputs(released))
         answer = await play.ask()
-        assert (answer.trace.path, bytes(answer.views[0])) == ("direct", b"wxyz")
+        assert (play.traces.find("last").path, bytes(answer.views[0])) == ("direct", b"wxyz")
         assert not play.runs
         assert not released
         answer.release()
@@ -716,7 +536,7 @@ def test_a_direct_worker_that_failed_is_followed_by_another_try():
             outputs([]),
         ]
         answer = await play.ask()
-        assert answer.trace.attempts[0].outcome == "the worker died"
+        assert play.traces.find(answer.request_id).attempts[0].outcome == "the worker died"
 
     run(story)
 

@@ -9,13 +9,14 @@ from typing import TypeVar
 import msgspec
 
 from din.errors import UsageError
+from din.gateway.service import Buffer
 
 Decoded = TypeVar("Decoded")
 
 _UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
 
 
-def decode_json(decoder: msgspec.json.Decoder[Decoded], raw: bytes, what: str) -> Decoded:
+def decode_json(decoder: msgspec.json.Decoder[Decoded], raw: Buffer, what: str) -> Decoded:
     """One JSON document as the decoder's type. Of a key given twice the last one counts; NaN and
     Infinity are no JSON. Raises UsageError naming place and reason."""
     if not raw:
@@ -31,7 +32,7 @@ def decode_json(decoder: msgspec.json.Decoder[Decoded], raw: bytes, what: str) -
         raise UsageError(f"{what} is not valid JSON: {reason}") from None
 
 
-def _json_hint(raw: bytes) -> str:
+def _json_hint(raw: Buffer) -> str:
     if re.search(rb"[\[,:]\s*(NaN|-?Infinity)\b", raw[:65536]):
         return "JSON has no NaN or Infinity; send such values as raw bytes"
     if raw[:1] not in (b"{", b" ", b"\n", b"\r", b"\t"):

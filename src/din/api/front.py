@@ -9,30 +9,25 @@ than all codecs and copies together, and inference posts need none of it.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar
+from typing import Any
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from din.api.admission import Visitor
+from din.api.answering import AnsweringProtocol, Item
 from din.api.parsing import check_no_body, refusal_of
 from din.api.peers import SCOPE_KEY, peer_of_transport
-from din.api.post import NOBODY, Post, Reply, Target, error_reply, new_request_id, target_of
+from din.api.post import NOBODY, Post, Target, target_of
 from din.api.problem import Refused
 from din.api.turn import Front, Turn
-from din.api.watch import Stage, Watch
-from din.api.writing import head_of, is_writable_now, send_parts
-from din.errors import Busy, Denied, TooLarge, Unavailable
-
-Item = Turn | RequestResponseCycle
+from din.api.watch import Stage
+from din.errors import Busy, Denied, DinError, TooLarge
 
 
-class FrontProtocol(HttpToolsProtocol):
+class FrontProtocol(AnsweringProtocol, asyncio.BufferedProtocol):
     """One connection; `front_protocol` binds `front`."""
-
-    front: ClassVar[Front]
 
     def __init__(
         self,
@@ -42,13 +37,8 @@ class FrontProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._current: Item | None = None
-        """Whose answer is due now; later ones wait in uvicorn's `pipeline`."""
-        self._head_bytes = 0
-        self._refusal: BaseException | None = None
         self._discarded_bytes = 0
         self._visitor = Visitor(self.front.admission, NOBODY)
-        self._watch = Watch(self.loop, self.front.limits, self._too_slow)
 
     # -- connection ------------------------------------------------------------------------------
 
@@ -67,6 +57,7 @@ class FrontProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: whatever still runs for it is cancelled."""
         self._watch.stop()
+        self._intake.end()
         waiting: list[Item] = [item for item, _ in self.pipeline]
         self.pipeline.clear()
         for item in (self._current, *waiting):
@@ -79,16 +70,68 @@ class FrontProtocol(HttpToolsProtocol):
 
     def _drop(self, turn: Turn) -> None:
         self._forget_body(turn)
-        if turn.task is not None:
-            turn.task.cancel()
-
-    def _forget_body(self, turn: Turn) -> None:
-        self.front.buffered_bytes -= turn.forget_body()
+        if turn.running is not None:
+            turn.running.cancel()
 
     def eof_received(self) -> None:
         """The client will send no more; for us it is gone. The transport closes itself."""
 
     # -- reading ---------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes shall go."""
+        return self._intake.room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came: more of a body that is awaited, a post with a known head, or the rest."""
+        intake = self._intake
+        if intake.is_filling:
+            self._watch.touch()
+            intake.fill(nbytes)
+            self._body_came(nbytes)
+        elif not (self._is_between() and self._take_known(nbytes)):
+            self.data_received(intake.taken(nbytes))
+            intake.passed()
+
+    def _take_known(self, nbytes: int) -> bool:
+        known = self._intake.known(nbytes)
+        if known is None:
+            return False
+        self._watch.touch()
+        self._watch.enter(Stage.BODY)
+        target, query, headers = known.target, known.query, known.headers
+        try:
+            post = self._visitor.post(target, query, headers, self.front.limits)
+        except (DinError, Refused) as error:
+            self._sit(Post(target, query, headers, [], 0))
+            self._refuse(error)
+            return True
+        turn = self._sit(post)
+        if known.body_bytes > post.body_bytes_max:
+            self._refuse(self._too_large(turn, f"{known.body_bytes} bytes"))
+        else:
+            self._body_came(self._intake.begin(known, nbytes, post))
+        return True
+
+    def _sit(self, post: Post) -> Turn:
+        turn = self._current = Turn(post, keep_alive=True, wants_continue=False)
+        self.cycle = turn  # pyright: ignore[reportAttributeAccessIssue]
+        return turn
+
+    def _body_came(self, nbytes: int) -> None:
+        turn = self._current
+        assert isinstance(turn, Turn), "nobody else's body is awaited"
+        turn.post.nbytes += nbytes
+        self.front.buffered_bytes += nbytes
+        if self.front.buffered_bytes > self.front.limits.buffered_bytes_max:
+            self._refuse(_too_many_bytes())
+        elif not self._intake.is_filling:
+            self.on_message_complete()
+
+    def _is_between(self) -> bool:
+        """Whether nothing is under way and the parser stands before a message."""
+        is_fresh = self._last() is None and not self._head_bytes
+        return self._watch.stage is Stage.IDLE or (is_fresh and self._watch.stage is Stage.HEAD)
 
     def data_received(self, data: bytes) -> None:
         """Bytes came; the parser calls back below."""
@@ -180,10 +223,6 @@ class FrontProtocol(HttpToolsProtocol):
             self.pipeline.appendleft((turn, self.app))  # pyright: ignore[reportArgumentType]
         self._check_size(turn)
 
-    def _last(self) -> Item | None:
-        """The request that was read last; uvicorn says it is never None, but it starts so."""
-        return self.cycle
-
     def _target(self) -> tuple[Target | None, bytes]:
         if self._parser().get_method() != b"POST":
             return None, b""
@@ -203,10 +242,12 @@ class FrontProtocol(HttpToolsProtocol):
         )
 
     def _check_size(self, turn: Turn) -> None:
-        claimed = turn.post.headers.get(b"content-length")
-        if claimed is not None and int(claimed) > turn.post.body_bytes_max:
-            raise self._too_large(turn, f"{int(claimed)} bytes")
+        claimed = int(turn.post.headers.get(b"content-length", b"0"))
+        if claimed > turn.post.body_bytes_max:
+            raise self._too_large(turn, f"{claimed} bytes")
         if turn is self._current:
+            if turn.keep_alive and not turn.wants_continue and not self._parser().should_upgrade():
+                self._intake.keep(turn.post, claimed)
             self._send_continue(turn)
 
     def _too_large(self, turn: Turn, seen: str) -> BaseException:
@@ -214,11 +255,6 @@ class FrontProtocol(HttpToolsProtocol):
             f"the body is {seen}; the limit is {turn.post.body_bytes_max} bytes",
             hint="send smaller inputs, or raise the gateway's body limit",
         )
-
-    def _send_continue(self, turn: Turn) -> None:
-        if turn.wants_continue and not turn.is_body_complete:
-            turn.wants_continue = False
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body; kept as it came."""
@@ -231,11 +267,12 @@ class FrontProtocol(HttpToolsProtocol):
         if turn.post.nbytes > turn.post.body_bytes_max:
             raise self._too_large(turn, "larger")
         if self.front.buffered_bytes > self.front.limits.buffered_bytes_max:
-            raise Busy("the gateway holds too many request bytes", hint="try again later")
+            raise _too_many_bytes()
 
     def on_message_complete(self) -> None:
         """A request is whole."""
         self._watch.enter(Stage.BUSY)
+        self._intake.passed()
         turn = self.cycle
         if not isinstance(turn, Turn):
             super().on_message_complete()
@@ -246,148 +283,9 @@ class FrontProtocol(HttpToolsProtocol):
         if turn is self._current:
             self._run(turn)
 
-    # -- answering -------------------------------------------------------------------------------
 
-    def _begin(self, turn: Turn) -> None:
-        """It is this turn's time to be answered."""
-        self._current = turn
-        if turn.error is not None:
-            self._answer_error(turn, turn.error)
-        elif turn.is_body_complete:
-            self._run(turn)
-
-    def _run(self, turn: Turn) -> None:
-        if turn.post.target.kind == "heartbeat":
-            self._write_now(turn, self.front.turns.heartbeat(turn.post))
-            self._finish(turn)
-            return
-        turn.task = self.loop.create_task(self._serve(turn))
-        self.tasks.add(turn.task)
-
-    async def _serve(self, turn: Turn) -> None:
-        """Run one turn to its last byte. Cancelled when the client disconnects."""
-        try:
-            self._write_now(turn, await self.front.turns.serve(turn.post))
-            if self.flow.write_paused:
-                await self._drained()
-            self._finish(turn)
-        finally:
-            if turn.task is not None:
-                self.tasks.discard(turn.task)
-                turn.task = None
-            if not turn.response_complete and not self.transport.is_closing():
-                # Stopped from within (shutdown): the client must not wait for an answer.
-                self.transport.close()
-
-    def _write_now(self, turn: Turn, reply: Reply) -> None:
-        """Hand the answer to the kernel or a copy of the rest to the transport, then release."""
-        try:
-            if not is_writable_now(self.transport):
-                return
-            head = head_of(reply, self.server_state.default_headers, keep_alive=turn.keep_alive)
-            send_parts(self.transport, [head, *reply.parts])
-        finally:
-            if reply.release is not None:
-                reply.release()
-
-    async def _drained(self) -> None:
-        """Wait for a slow reader as long as it takes bytes at all."""
-        timeout_s = self.front.limits.write_timeout_s
-        left = self.transport.get_write_buffer_size()
-        while self.flow.write_paused and not self.transport.is_closing():
-            try:
-                await asyncio.wait_for(self.flow.drain(), timeout_s)
-            except TimeoutError:
-                if self.transport.get_write_buffer_size() >= left:
-                    self.transport.abort()
-                    return
-                left = self.transport.get_write_buffer_size()
-
-    def _finish(self, turn: Turn) -> None:
-        self._forget_body(turn)
-        turn.response_complete = True
-        if not turn.keep_alive:
-            self.transport.close()
-        self.on_response_complete()
-
-    def on_response_complete(self) -> None:
-        """An answer is out, ours or uvicorn's: the next in line begins."""
-        self.server_state.total_requests += 1
-        self._current = None
-        if self.transport.is_closing():
-            return
-        self.flow.resume_reading()
-        if not self.pipeline:
-            if self._watch.stage is Stage.BUSY:
-                self._watch.enter(Stage.IDLE)
-            return
-        item, app = self.pipeline.pop()
-        if isinstance(item, Turn):
-            self._begin(item)
-            if not item.response_complete:
-                self._send_continue(item)
-        else:
-            self._current = item
-            self._start_asgi_task(item, app)
-
-    # -- refusing --------------------------------------------------------------------------------
-
-    def _refuse(self, error: BaseException) -> None:
-        """Answer what cannot be read in its turn, then drain and close the connection."""
-        self._refusal = error
-        if self.transport.is_closing():
-            return
-        turn = self._last()
-        if isinstance(turn, Turn) and not turn.is_body_complete and not turn.response_complete:
-            turn.error = error
-            turn.keep_alive = False
-            self._forget_body(turn)
-            self.front.turns.rejected(error)
-            if turn is self._current:
-                self._answer_error(turn, error)
-            return
-        if isinstance(turn, RequestResponseCycle) and turn.more_body and not turn.response_complete:
-            # The application waits for a body that will never be whole.
-            self.transport.close()
-            return
-        self._refuse_next(error)
-
-    def _refuse_next(self, error: BaseException) -> None:
-        url = getattr(self, "url", b"") or b""
-        target = target_of(url.partition(b"?")[0]) or Target("heartbeat")
-        turn = Turn(Post(target, b"", {}, [], 0), keep_alive=False, wants_continue=False)
-        turn.error = error
-        if turn.post.target.kind != "heartbeat":
-            self.front.turns.rejected(error)
-        if self._current is None:
-            self._current = turn
-            self._answer_error(turn, error)
-        else:
-            self.pipeline.appendleft((turn, self.app))  # pyright: ignore[reportArgumentType]
-
-    def _answer_error(self, turn: Turn, error: BaseException) -> None:
-        reply = error_reply(turn.post.target.kind, error, new_request_id())
-        self._write_now(turn, reply)
-        turn.response_complete = True
-        self._watch.enter(Stage.LINGER)
-        self.flow.resume_reading()
-        try:
-            if self.transport.can_write_eof():
-                self.transport.write_eof()
-        except OSError:
-            self.transport.close()  # reset by the client, which this socket has not told yet
-
-    def _too_slow(self, stage: Stage) -> None:
-        """The watch ran out."""
-        is_theirs = isinstance(self._current, RequestResponseCycle)
-        is_silent = stage is Stage.HEAD and not self._head_bytes
-        if is_theirs or is_silent or stage in (Stage.IDLE, Stage.LINGER):
-            self.transport.close()
-            return
-        what = f"head did not end within {self.front.limits.head_timeout_s} s"
-        if stage is Stage.BODY:
-            what = f"body paused for {self.front.limits.body_idle_timeout_s} s or never ended"
-        self._refuse(Refused(408, Unavailable(f"the request's {what}", hint="send faster")))
+def _too_many_bytes() -> Busy:
+    return Busy("the gateway holds too many request bytes", hint="try again later")
 
 
 def front_protocol(front: Front) -> type[FrontProtocol]:

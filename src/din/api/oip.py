@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from din.api.decoding import decode_json
-from din.api.oip_heads import Heads, KnownHead
+from din.api.oip_heads import Asked, Heads, KnownHead
 from din.api.post import OCTETS, Post, Reply
 from din.api.signature import check_dtype, check_inputs, check_outputs, check_shape, timeout_of
 from din.api.values import RAW_ONLY, decode_values, encode_values
@@ -21,6 +21,7 @@ from din.gateway.service import Buffer, InferenceAnswer, InferenceCall
 
 TENSORS_MAX: Final = 256
 """Inputs or outputs that one request may name."""
+SIZE_DIGITS_MAX: Final = 15
 
 
 class OipTensor(Struct):
@@ -91,17 +92,35 @@ def parse_oip(post: Post, heads: Heads) -> ParsedOip:
     return parsed
 
 
+def parse_known_oip(post: Post, heads: Heads, manifest: ModelManifest) -> ParsedOip | None:
+    """What `parse_oip` finds, if the request has a head that came before and was found good for
+    this model; else None."""
+    header = post.headers.get(b"inference-header-content-length", b"")
+    if len(post.chunks) != 1 or len(header) > SIZE_DIGITS_MAX or not header.isdigit():
+        return None
+    at, view = int(header), memoryview(post.chunks[0])
+    known = heads.find(bytes(view[:at]))
+    if known is None or known.checked_for is not manifest or known.nbytes != view.nbytes - at:
+        return None
+    chunks: list[list[Buffer]] = []
+    for meta in known.metas:
+        chunks.append([view[at : at + meta.nbytes]])
+        at += meta.nbytes
+    return ParsedOip(known.request, known.metas, chunks, known)
+
+
 def _is_raw(each: OipTensor) -> bool:
     return each.parameters.get("binary_data_size") is not None
 
 
-def _joined(chunks: Sequence[bytes]) -> bytes:
+def _joined(chunks: Sequence[Buffer]) -> Buffer:
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def _header_size(raw: bytes, nbytes: int) -> int:
     text = raw.decode("latin-1").strip()
-    size = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
+    is_number = text.isascii() and text.isdigit() and len(text) <= SIZE_DIGITS_MAX
+    size = int(text) if is_number else -1
     if not 0 < size <= nbytes:
         raise UsageError(
             f"Inference-Header-Content-Length is {text!r:.40}, but the body has {nbytes} bytes",
@@ -113,7 +132,7 @@ def _header_size(raw: bytes, nbytes: int) -> int:
 class ChunkCursor:
     """Cuts tensors out of a body that lies in pieces, without joining them."""
 
-    def __init__(self, chunks: Sequence[bytes]) -> None:
+    def __init__(self, chunks: Sequence[Buffer]) -> None:
         self._chunks = chunks
         self._index = 0
         self._offset = 0
@@ -186,17 +205,14 @@ def oip_call(
     parsed: ParsedOip, manifest: ModelManifest, version: str | None, request_id: str
 ) -> InferenceCall:
     """The call, held against the model's signature. Raises BadTensor or UsageError."""
-    request = parsed.request
-    wanted = tuple(each.name for each in request.outputs or ())
     known = parsed.known
-    if known is None or known.checked_for is not manifest:
-        check_inputs(manifest, parsed.metas, parsed.chunks, is_adapted=False)
-        check_outputs(manifest, wanted, is_adapted=False)
-        _check_forms(request, manifest)
+    if known is not None and known.checked_for is manifest:
+        asked = known.asked
+    else:
+        asked = _asked(parsed, manifest)
         # The elements of BYTES are part of the signature and not of the head.
         if known is not None and all(meta.dtype != BYTES for meta in parsed.metas):
-            known.checked_for = manifest
-    parameters = request.parameters
+            known.checked_for, known.asked = manifest, asked
     return InferenceCall(
         model_id=manifest.model_id,
         version=version,
@@ -204,9 +220,23 @@ def oip_call(
         metas=parsed.metas,
         chunks=parsed.chunks,
         is_adapted=False,
-        outputs=wanted,
-        timeout_ms=timeout_of(parameters.get("timeout_ms")),
-        is_retry_of_random_allowed=parameters.get("allow_random_retry") is True,
+        outputs=asked.outputs,
+        timeout_ms=asked.timeout_ms,
+        is_retry_of_random_allowed=asked.is_retry_of_random_allowed,
+    )
+
+
+def _asked(parsed: ParsedOip, manifest: ModelManifest) -> Asked:
+    request = parsed.request
+    wanted = tuple(each.name for each in request.outputs or ())
+    check_inputs(manifest, parsed.metas, parsed.chunks, is_adapted=False)
+    check_outputs(manifest, wanted, is_adapted=False)
+    _check_forms(request, manifest)
+    parameters = request.parameters
+    return Asked(
+        wanted,
+        timeout_of(parameters.get("timeout_ms")),
+        parameters.get("allow_random_retry") is True,
     )
 
 
@@ -260,7 +290,7 @@ def _reply(
     outputs: msgspec.Raw,
     views: Sequence[Buffer],
 ) -> Reply:
-    trace = _ENCODER.encode(answer.trace.execution_trace).decode()
+    trace = _ENCODER.encode(answer.steps).decode()
     body: dict[str, Any] = {"model_name": answer.model_id, "model_version": answer.version}
     if request.id is not None:
         body["id"] = request.id

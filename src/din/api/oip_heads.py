@@ -7,7 +7,7 @@ read, checked and written for it once is kept here, for a bounded number of shor
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -21,10 +21,18 @@ HEADS_MAX: Final = 64
 HEAD_BYTES_MAX: Final = 4096
 
 
+class Asked(NamedTuple):
+    """What a head asks for beside its inputs."""
+
+    outputs: tuple[str, ...] = ()
+    timeout_ms: int | None = None
+    is_retry_of_random_allowed: bool = False
+
+
 class KnownHead:
     """One head, read; and for what its requests were found good."""
 
-    __slots__ = ("checked_for", "metas", "nbytes", "output_metas", "outputs", "request")
+    __slots__ = ("asked", "checked_for", "metas", "nbytes", "output_metas", "outputs", "request")
 
     def __init__(self, request: OipRequest, metas: tuple[TensorMeta, ...]) -> None:
         self.request = request
@@ -33,6 +41,8 @@ class KnownHead:
         """Bytes that follow the head."""
         self.checked_for: ModelManifest | None = None
         """The manifest whose signature it fits."""
+        self.asked = Asked()
+        """Good together with `checked_for`."""
         self.output_metas: tuple[TensorMeta, ...] | None = None
         """Outputs of the last answer, if all were raw bytes."""
         self.outputs = msgspec.Raw()

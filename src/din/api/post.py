@@ -42,7 +42,7 @@ class Post(Struct):
     target: Target
     query: bytes
     headers: dict[bytes, bytes]
-    chunks: list[bytes]
+    chunks: list[Buffer]
     nbytes: int
     peer: Peer = NOBODY
     caller: Caller = STRANGER

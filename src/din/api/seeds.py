@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import re
+from collections.abc import Sequence
 from math import prod
 from typing import Any, Final
 
@@ -48,7 +49,7 @@ class ParsedInfer(Struct):
 
     model_id: str
     request: SeedRequest
-    raw: list[bytes] | None
+    raw: Sequence[Buffer] | None
     """The body itself when it is the file; None when the body is JSON."""
     is_dry_run: bool
 
@@ -218,7 +219,7 @@ def infer_reply(answer: InferenceAnswer, *, is_adapted: bool) -> Reply:
         "result": result,
         "model_id": answer.model_id,
         "version": answer.version,
-        "execution_trace": answer.trace.execution_trace,
+        "execution_trace": answer.steps,
     }
     encoded = msgspec.json.encode(body)
     return Reply(200, [encoded], answer.request_id, release=answer.release)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from math import prod
 from urllib.parse import unquote_to_bytes
 
@@ -110,6 +111,7 @@ def check_dtype(name: str, dtype: str) -> None:
         )
 
 
+@lru_cache(maxsize=64)
 def model_id_of(raw: str) -> str:
     """A model id from a path or query: percent-decoded UTF-8 in NFC. Raises UsageError."""
     try:

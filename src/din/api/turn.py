@@ -6,9 +6,11 @@ import asyncio
 from typing import Final
 
 from din.api.admission import Admission
+from din.api.intake import Reception
 from din.api.limits import FrontLimits
 from din.api.post import Post
 from din.api.turns import Turns
+from din.gateway.service import Started
 
 SMALL_BYTES: Final = 1024
 SMALL_PIECES_MAX: Final = 1024
@@ -29,6 +31,7 @@ class Front:
         self.limits = limits or FrontLimits()
         self.admission = admission or Admission()
         self.buffered_bytes = 0
+        self.reception = Reception()
 
 
 class _NoWaiter:
@@ -51,7 +54,7 @@ class Turn:
         "message_event",
         "post",
         "response_complete",
-        "task",
+        "running",
         "wants_continue",
     )
 
@@ -64,7 +67,7 @@ class Turn:
         self.response_complete = False
         self.disconnected = False
         self.message_event = _NoWaiter()
-        self.task: asyncio.Task[None] | None = None
+        self.running: asyncio.Task[None] | Started | None = None
         self._pieces_small = 0
         self._pieces_joined = 0
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
-from din.api.oip import oip_call, oip_reply, parse_oip
+from din.api.oip import ParsedOip, oip_call, oip_reply, parse_known_oip, parse_oip
 from din.api.oip_heads import Heads
 from din.api.post import OCTETS, Post, PostKind, Reply, error_reply, new_request_id, request_id_of
 from din.api.problem import as_din_error
@@ -12,7 +13,7 @@ from din.api.seeds import infer_call, infer_reply, parse_infer, plan_reply
 from din.api.signature import model_id_of
 from din.api.tenants import manifest_for
 from din.errors import DinError
-from din.gateway.service import ControlService, InferenceAnswer, InferenceService
+from din.gateway.service import ControlService, InferenceAnswer, InferenceService, Started
 
 _LOG = logging.getLogger("din.api")
 UNKNOWN_MODEL = "unknown"
@@ -33,6 +34,36 @@ class Turns:
         except Exception as error:
             return self._failed("heartbeat", error, new_request_id())
         return Reply(200, [answer], new_request_id(), content_type=OCTETS)
+
+    def start(self, post: Post, done: Callable[[Reply], None]) -> Started | None:
+        """Begin an inference post that needs no task and call `done` with its answer, not before
+        this returns and never after `cancel`; None = it needs one: `serve` it.
+
+        What came before in the same form is taken here. Everything else, and whatever is wrong
+        with a post, is `serve`'s to find and to tell.
+        """
+        if post.target.kind != "oip" or post.refusal is not None:
+            return None
+        try:
+            request_id = request_id_of(None, post.headers)
+            version = post.target.version
+            model_id = model_id_of(post.target.model)
+            manifest = manifest_for(self._inference, post.caller, model_id, version)
+            parsed = parse_known_oip(post, self._heads, manifest)
+            if parsed is None:
+                return None
+            call = oip_call(parsed, manifest, version, request_id)
+            call.tenant = post.caller.tenant
+        except DinError:
+            return None
+
+        def ended(outcome: InferenceAnswer | BaseException) -> None:
+            if isinstance(outcome, InferenceAnswer):
+                done(self._oip_reply(parsed, outcome))
+            else:
+                done(self._failed("oip", outcome, request_id))
+
+        return self._inference.start(call, ended)
 
     async def serve(self, post: Post) -> Reply:
         """One inference post, failures included."""
@@ -87,6 +118,9 @@ class Turns:
         except Exception as error:
             self._count(model_id, error, is_handed_over=is_handed_over)
             return self._failed("oip", error, request_id or new_request_id())
+        return self._oip_reply(parsed, answer)
+
+    def _oip_reply(self, parsed: ParsedOip, answer: InferenceAnswer) -> Reply:
         try:
             return oip_reply(parsed, answer)
         except Exception as error:
@@ -104,7 +138,7 @@ class Turns:
         answer.release()
         return self._failed(kind, error, answer.request_id)
 
-    def _failed(self, kind: PostKind, error: Exception, request_id: str) -> Reply:
+    def _failed(self, kind: PostKind, error: BaseException, request_id: str) -> Reply:
         if not isinstance(error, DinError):
             _LOG.error("request %s failed inside the gateway", request_id, exc_info=error)
         return error_reply(kind, error, request_id)

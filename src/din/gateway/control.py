@@ -22,7 +22,7 @@ from din.errors import NotFound
 from din.gateway.audit import AuditLog
 from din.gateway.core import Gateway
 from din.gateway.draining import Draining
-from din.gateway.service import InferenceAnswer, InferenceCall
+from din.gateway.service import InferenceAnswer, InferenceCall, InferenceDone, Started
 from din.gateway.serving import Serving
 from din.gateway.viewing import model_view, node_view
 from din.placement.compare import compare_split
@@ -62,6 +62,10 @@ class GatewayService:
     async def infer(self, call: InferenceCall) -> InferenceAnswer:
         """See InferenceService."""
         return await self._gateway.dispatch.infer(call)
+
+    def start(self, call: InferenceCall, done: InferenceDone) -> Started | None:
+        """See InferenceService."""
+        return self._gateway.dispatch.start(call, done)
 
     def plan(self, model_id: str, version: str | None, *, is_adapted: bool) -> Plan:
         """See InferenceService: plans as if nothing were placed by chance, but keeps what is."""

@@ -119,7 +119,7 @@ class Gateway:
         )
         self.models = ModelBook(effects.store, effects.artifacts, effects.carving)
         self.traces = TraceBook(self.fleet.name_of, effects.wall_clock_iso)
-        self.dispatch = Dispatch(self.models, self._request_tools())
+        self.dispatch = Dispatch(loop, self.models, self._request_tools())
         self._tasks: set[asyncio.Task[None]] = set()
         self.fleet.connect(self)
         self.links.connect(self.relay, self.direct, self)

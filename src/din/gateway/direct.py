@@ -16,24 +16,19 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from din.domain.deployment import Epoch
 from din.domain.node import NodeId
-from din.domain.tensor import TensorMeta, offsets_of
 from din.errors import Busy, DinError, ExecutionFailed, TooLarge, Unavailable
+from din.gateway.direct_run import DirectRun, Done, Key, Order, awaited, ended_of, settle
 from din.gateway.failure import AttemptEnded
 from din.gateway.patience import Patience
-from din.gateway.service import Buffer
 from din.system.descriptors import close_all
-from din.transport.channel import InputSlot, OutputSet, WorkerChannel
+from din.transport.channel import OutputSet, WorkerChannel
 from din.wire.messages import Offer
-from din.wire.worker import ArenaLayout, Placed
+from din.wire.worker import ArenaLayout
 
 INFLIGHT_PER_WORKER_MAX: Final = 2
 WAITING_PER_REPLICA_MAX: Final = 1_000
 OFFERS_PER_NODE_MAX: Final = 256
-
-Key = tuple[Epoch, int, NodeId]
-"""Deployment epoch, slice index, node."""
 
 
 class _Replica:
@@ -152,39 +147,64 @@ class DirectWorkers:
         for node_id in {key[2] for key in self._replicas}:
             self.drop_node(node_id)
 
-    async def run(
-        self,
-        key: Key,
-        metas: Sequence[TensorMeta],
-        chunks: Sequence[Sequence[Buffer]],
-        outputs: tuple[str, ...],
-        remaining_ms: Callable[[], int],
-        patience_ms: float,
-    ) -> OutputSet:
+    def start(self, order: Order, until_s: float, done: Done) -> DirectRun | None:
+        """Run it in a worker that has room now; None when none has, or others wait already.
+
+        `done` is called once, and not before this returns, unless the run is cancelled. After
+        `until_s` on the loop's clock it is told TimeoutError.
+        """
+        replica = self._replicas.get(order.key)
+        if replica is None or replica.waiting:
+            return None
+        return self._start(order, replica.usable(), until_s, done)
+
+    async def run(self, order: Order, patience_ms: float) -> OutputSet:
         """Run one request in one of the replica's workers, in the order of arrival. Raises
         AttemptEnded, TimeoutError when `patience_ms` are over."""
         arrival = next(self._arrivals)
         until_s = self._loop.time() + patience_ms / 1000
-        offsets, total = offsets_of(tuple(metas))
         has_waited = False
         while True:
-            replica = self._replicas.get(key)
+            replica = self._replicas.get(order.key)
             workers = replica.usable() if replica is not None else []
             if replica is None or not workers:
-                raise AttemptEnded(Unavailable(f"node {key[2]} has no worker left"))
-            if all(total > channel.input_bytes for channel in workers):
+                raise AttemptEnded(Unavailable(f"node {order.key[2]} has no worker left"))
+            if all(order.nbytes > channel.input_bytes for channel in workers):
                 replica.wake()  # if this was our turn, it was not used
-                raise AttemptEnded(_too_large(total, workers[0].input_bytes), is_retryable=False)
+                raise AttemptEnded(
+                    _too_large(order.nbytes, workers[0].input_bytes), is_retryable=False
+                )
             if has_waited or not replica.waiting:
-                found = _room(workers, total)
-                if found is not None:
-                    channel, slot = found
-                    placed = _placed(slot, metas, offsets, chunks)
-                    return await self._compute(
-                        key, channel, slot, placed, outputs, remaining_ms(), until_s
-                    )
+                future: asyncio.Future[OutputSet] = self._loop.create_future()
+                run = self._start(order, workers, until_s, partial(settle, future))
+                if run is not None:
+                    return await awaited(run, future)
             await self._wait_for_room(replica, arrival, until_s)
             has_waited = True
+
+    def _start(
+        self, order: Order, workers: Sequence[WorkerChannel], until_s: float, done: Done
+    ) -> DirectRun | None:
+        """Raises AttemptEnded when the worker that was to take it cannot."""
+        for channel in workers:
+            if channel.inflight >= INFLIGHT_PER_WORKER_MAX:
+                continue
+            slot = channel.allocate(order.nbytes)
+            if slot is None:
+                continue
+            run = DirectRun(self._patience, partial(self._after, order.key), channel, slot, done)
+            try:
+                run.ticket = channel.compute(
+                    order.placed(slot), order.outputs, order.remaining_ms(), run.ended
+                )
+            except DinError as error:
+                slot.free()
+                self._after(order.key)
+                raise ended_of(error, order.key[2]) from error
+            run.node_id = order.key[2]
+            self._patience.begin(run, until_s)
+            return run
+        return None
 
     async def _wait_for_room(self, replica: _Replica, arrival: int, until_s: float) -> None:
         if len(replica.waiting) >= WAITING_PER_REPLICA_MAX:
@@ -206,45 +226,6 @@ class DirectWorkers:
                 replica.waiting.remove(place)
             elif is_our_turn:
                 replica.wake()  # it was not used
-            raise
-
-    async def _compute(
-        self,
-        key: Key,
-        channel: WorkerChannel,
-        slot: InputSlot,
-        placed: Sequence[Placed],
-        outputs: tuple[str, ...],
-        remaining_ms: int,
-        until_s: float,
-    ) -> OutputSet:
-        future: asyncio.Future[OutputSet] = self._loop.create_future()
-
-        def done(outcome: OutputSet | DinError) -> None:
-            slot.free()
-            slot.view.release()  # so that a broken channel can let go of the arena at once
-            if future.done():
-                if isinstance(outcome, OutputSet):
-                    outcome.release()
-            elif isinstance(outcome, OutputSet):
-                future.set_result(outcome)
-            else:
-                future.set_exception(_ended(outcome, key[2]))
-            self._after(key)
-
-        try:
-            ticket = channel.compute(placed, outputs, remaining_ms, done)
-        except DinError as error:
-            slot.free()
-            self._after(key)
-            raise _ended(error, key[2]) from error
-        try:
-            return await self._patience.wait(future, until_s)
-        except (asyncio.CancelledError, TimeoutError):
-            if future.cancelled() or future.exception() is not None:
-                channel.abort(ticket)  # without effect on a run that is over
-            else:
-                future.result().release()  # it came in the same turn as the cancellation
             raise
 
     def _after(self, key: Key) -> None:
@@ -288,46 +269,8 @@ class DirectWorkers:
             replica.wake_all()
 
 
-def _placed(
-    slot: InputSlot,
-    metas: Sequence[TensorMeta],
-    offsets: Sequence[int],
-    chunks: Sequence[Sequence[Buffer]],
-) -> list[Placed]:
-    """Copy the inputs into their slot."""
-    view, begin = slot.view, slot.offset
-    placed: list[Placed] = []
-    for meta, offset, pieces in zip(metas, offsets, chunks, strict=True):
-        end = offset
-        for piece in pieces:
-            start, end = end, end + len(piece)
-            view[start:end] = piece
-        placed.append(Placed(meta, begin + offset))
-    return placed
-
-
-def _room(workers: Sequence[WorkerChannel], nbytes: int) -> tuple[WorkerChannel, InputSlot] | None:
-    """The least loaded worker that can take so many bytes now, with the place for them."""
-    for channel in workers:
-        if channel.inflight < INFLIGHT_PER_WORKER_MAX:
-            slot = channel.allocate(nbytes)
-            if slot is not None:
-                return channel, slot
-    return None
-
-
 def _too_large(nbytes: int, input_bytes: int) -> TooLarge:
     return TooLarge(
         f"inputs of {nbytes} bytes do not fit the worker's arena of {input_bytes}",
         hint="send a smaller batch, or raise the arena size of the node",
-    )
-
-
-def _ended(error: DinError, node_id: NodeId) -> AttemptEnded:
-    is_worker_fault = isinstance(error, ExecutionFailed)
-    return AttemptEnded(
-        error,
-        blamed=(node_id,) if is_worker_fault else (),
-        is_retryable=is_worker_fault or isinstance(error, Busy),
-        is_busy=isinstance(error, Busy),
     )

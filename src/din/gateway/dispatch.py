@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol
 
 from din.errors import Busy, DinError, Internal, Unavailable
+from din.gateway.express import CANCELLED, Express
+from din.gateway.failure import AttemptFailed
 from din.gateway.metrics import OK
 from din.gateway.request import Request
 from din.gateway.request_tools import RequestTools
-from din.gateway.service import InferenceAnswer, InferenceCall
+from din.gateway.service import InferenceAnswer, InferenceCall, InferenceDone
 from din.gateway.serving import Serving
 
 REQUESTS_INFLIGHT_MAX: Final = 2_048
-CANCELLED: Final = "cancelled"
-"""Label of requests whose caller went away."""
 
 
 class Book(Protocol):
@@ -26,9 +27,10 @@ class Book(Protocol):
 
 
 class Dispatch:
-    """Runs requests. One per gateway."""
+    """Runs requests. One per gateway. Implements express.Office."""
 
-    def __init__(self, book: Book, tools: RequestTools) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, book: Book, tools: RequestTools) -> None:
+        self._loop = loop
         self._book = book
         self._tools = tools
         self._inflight = 0
@@ -41,13 +43,43 @@ class Dispatch:
 
     async def infer(self, call: InferenceCall) -> InferenceAnswer:
         """Run one request. Raises any DinError; cancellation stops it on every node."""
-        tools = self._tools
-        started_ms = tools.clock()
-        code = Internal.code
+        started_ms = self._tools.clock()
         self._inflight += 1
+        return await self._counted(call.model_id, started_ms, self._run(call, started_ms))
+
+    def start(self, call: InferenceCall, done: InferenceDone) -> Express | None:
+        """See InferenceService."""
+        if self.is_stopping or self._inflight >= REQUESTS_INFLIGHT_MAX:
+            return None
         try:
-            self._admit()
-            answer = await self._run(call, started_ms)
+            serving = self._book.serving(call.model_id, call.version)
+        except DinError:
+            return None
+        request = Request(self._tools, serving, call, self._tools.clock())
+        express = Express(self, request, done)
+        if not express.begin(self._loop.time()):
+            return None
+        self._inflight += 1
+        return express
+
+    # express.Office.
+
+    def ended(self, request: Request, code: str) -> None:
+        """An express request is over."""
+        self._count(request.call.model_id, request.started_ms, code)
+
+    async def go_on(self, request: Request, failed: AttemptFailed) -> InferenceAnswer:
+        """See express.Office."""
+        call, started_ms = request.call, request.started_ms
+        work = self._until_served(call, started_ms, request, failed)
+        return await self._counted(call.model_id, started_ms, work)
+
+    async def _counted(
+        self, model_id: str, started_ms: float, work: Coroutine[Any, Any, InferenceAnswer]
+    ) -> InferenceAnswer:
+        code = Internal.code
+        try:
+            answer = await work
             code = OK
         except DinError as error:
             code = error.code
@@ -56,23 +88,38 @@ class Dispatch:
             code = CANCELLED
             raise
         finally:
-            self._inflight -= 1
-            seconds = (tools.clock() - started_ms) / 1000
-            tools.metrics.count_request(call.model_id, code, seconds)
+            self._count(model_id, started_ms, code)
         return answer
 
+    def _count(self, model_id: str, started_ms: float, code: str) -> None:
+        self._inflight -= 1
+        seconds = (self._tools.clock() - started_ms) / 1000
+        self._tools.metrics.count_request(model_id, code, seconds)
+
     async def _run(self, call: InferenceCall, started_ms: float) -> InferenceAnswer:
+        self._admit()
         serving = self._book.serving(call.model_id, call.version)
+        request = Request(self._tools, serving, call, started_ms)
+        return await self._until_served(call, started_ms, request)
+
+    async def _until_served(
+        self,
+        call: InferenceCall,
+        started_ms: float,
+        request: Request,
+        failed: AttemptFailed | None = None,
+    ) -> InferenceAnswer:
+        """A version that is retired meanwhile hands its requests to its successor."""
         while True:
             try:
-                return await Request(self._tools, serving, call, started_ms).run()
+                return await request.run(failed)
             except Unavailable:
-                if not serving.is_retired:
+                if not request.serving.is_retired:
                     raise
                 successor = self._book.serving(call.model_id, call.version)
-                if successor is serving:
+                if successor is request.serving:
                     raise
-                serving = successor
+                request, failed = Request(self._tools, successor, call, started_ms), None
 
     def _admit(self) -> None:
         if self.is_stopping:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from din.errors import DinError
+from din.gateway.serving import LiveReplica
 
 
 class AttemptEnded(Exception):
@@ -26,3 +30,10 @@ class AttemptEnded(Exception):
         """A full queue blames nobody: the node stays routable."""
         self.is_node_suspect = is_node_suspect
         """The blamed nodes did not answer, so membership must hear of it."""
+
+
+class AttemptFailed(NamedTuple):
+    """A failed attempt with the replicas that took part."""
+
+    replicas: Mapping[int, LiveReplica]
+    ended: AttemptEnded

@@ -121,7 +121,7 @@ class ModelBook:
                 )
             return serving
         newest: Serving | None = None
-        for each in sorted(versions, key=int, reverse=True):
+        for each in sorted(versions, key=int, reverse=True) if len(versions) > 1 else versions:
             serving = self._servings.get((model_id, each))
             if serving is not None:
                 if serving.is_ready(serving.raw):

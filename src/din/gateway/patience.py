@@ -1,4 +1,4 @@
-"""Futures that are awaited for a bounded time, with one timer for all of them.
+"""Whoever waits for a bounded time, with one timer for all of them.
 
 A timer of its own for each request costs more than what it guards: nearly all are cancelled.
 """
@@ -6,9 +6,17 @@ A timer of its own for each request costs more than what it guards: nearly all a
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 Found = TypeVar("Found")
+
+
+class Waiting(Protocol):
+    """Something that can become too late."""
+
+    def give_up(self) -> None:
+        """Its time is over; it is not waited for any more."""
+        ...
 
 
 class Patience:
@@ -16,21 +24,30 @@ class Patience:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._until_s: dict[asyncio.Future[Any], float] = {}
+        self._until_s: dict[Waiting, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._until_s)
 
-    async def wait(self, future: asyncio.Future[Found], until_s: float) -> Found:
-        """What comes of the future; TimeoutError after its time on the loop's clock."""
-        self._until_s[future] = until_s
+    def begin(self, waiting: Waiting, until_s: float) -> None:
+        """Give it up at that time on the loop's clock, unless it ends before."""
+        self._until_s[waiting] = until_s
         if self._timer is None or self._timer.when() > until_s:
             self._arm(until_s)
+
+    def end(self, waiting: Waiting) -> None:
+        """It came in time, or nobody wants it any more; repeating it is harmless."""
+        self._until_s.pop(waiting, None)
+
+    async def wait(self, future: asyncio.Future[Found], until_s: float) -> Found:
+        """What comes of the future; TimeoutError after its time on the loop's clock."""
+        waiting = _Awaited(future)
+        self.begin(waiting, until_s)
         try:
             return await future
         finally:
-            del self._until_s[future]
+            self.end(waiting)
 
     def _arm(self, when_s: float) -> None:
         if self._timer is not None:
@@ -41,10 +58,22 @@ class Patience:
         """Give up what is due; the next time is that of whoever is due next."""
         self._timer = None
         now_s = self._loop.time()
-        waiting = [(until_s, each) for each, until_s in self._until_s.items() if not each.done()]
-        for until_s, future in waiting:
-            if until_s <= now_s:
-                future.set_exception(TimeoutError())
-        left = [until_s for until_s, _ in waiting if until_s > now_s]
-        if left:
-            self._arm(min(left))
+        for waiting in [each for each, until_s in self._until_s.items() if until_s <= now_s]:
+            if self._until_s.pop(waiting, None) is not None:  # giving up one may end another
+                waiting.give_up()
+        if self._until_s:
+            self._arm(min(self._until_s.values()))
+
+
+class _Awaited:
+    """A future that somebody awaits."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[Found]) -> None:
+        self._future = future
+
+    def give_up(self) -> None:
+        """Raise TimeoutError where it is awaited."""
+        if not self._future.done():
+            self._future.set_exception(TimeoutError())

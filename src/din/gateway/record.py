@@ -61,7 +61,7 @@ def artifacts_of(record: ModelRecord) -> set[str]:
 
 def newest_of(versions: Mapping[str, ModelRecord]) -> str:
     """The highest version."""
-    return max(versions, key=int)
+    return next(iter(versions)) if len(versions) == 1 else max(versions, key=int)
 
 
 def key_of(record: ModelRecord) -> str:

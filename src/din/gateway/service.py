@@ -23,7 +23,7 @@ from din.domain.enrolment import (
 from din.domain.keys import CreateKey, KeyCreated, KeyList, KeyView
 from din.domain.model import ModelManifest
 from din.domain.plan import Plan
-from din.domain.request import Trace
+from din.domain.request import Trace, TraceStep
 from din.domain.tensor import TensorMeta
 from din.domain.trust import DEFAULT_TENANT, Caller, Peer
 from din.domain.views import GatewayView, ModelList, ModelView, NodeList, NodeView, RegisterModel
@@ -59,8 +59,20 @@ class InferenceAnswer(Struct, kw_only=True):
     version: str
     metas: tuple[TensorMeta, ...]
     views: Sequence[memoryview]
-    trace: Trace
+    steps: tuple[TraceStep, ...]
+    """The `execution_trace`."""
     release: Callable[[], None]
+
+
+InferenceDone = Callable[[InferenceAnswer | BaseException], None]
+
+
+class Started(Protocol):
+    """A request that runs without a task."""
+
+    def cancel(self) -> None:
+        """The caller has gone: the request is cancelled on every node."""
+        ...
 
 
 class InferenceService(Protocol):
@@ -69,6 +81,12 @@ class InferenceService(Protocol):
     async def infer(self, call: InferenceCall) -> InferenceAnswer:
         """Run one request. Raises any DinError; cancelling the awaiting task cancels the request
         on every node."""
+        ...
+
+    def start(self, call: InferenceCall, done: InferenceDone) -> Started | None:
+        """Begin a request that can run this instant and needs no task; None when this one is not
+        such, with nothing changed: `infer` is for all. `done` is called once with what `infer`
+        would return or raise, not before this returns, and never after `cancel`."""
         ...
 
     def plan(self, model_id: str, version: str | None, *, is_adapted: bool) -> Plan:

@@ -19,6 +19,9 @@ class RouteShape:
         self.upstream = _upstream(self.edges)
         self.slices = _in_order(self.upstream)
         """Indexes of the slices that run, producers first."""
+        self.single_slice = self.slices[0] if len(self.slices) == 1 else None
+        """The only slice of this shape, or None when several run."""
+        self.names: dict[int, str] = {index: partition.slices[index].name for index in self.slices}
         self.inputs: dict[int, tuple[str, ...]] = {
             index: tuple(
                 edge.tensor
@@ -33,11 +36,6 @@ class RouteShape:
         }
         """Tensors that the gateway awaits, and which slice makes each."""
         self.is_random = any(partition.slices[index].is_random for index in self.slices)
-
-    @property
-    def single_slice(self) -> int | None:
-        """The only slice of this shape, or None when several run."""
-        return self.slices[0] if len(self.slices) == 1 else None
 
 
 def _upstream(edges: tuple[Edge, ...]) -> dict[int, frozenset[int]]:

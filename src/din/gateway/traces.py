@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from din.access.scopes import owns
-from din.domain.model import Edge
-from din.domain.request import AttemptRecord, SliceTiming, Trace
+from din.domain.model import ModelManifest
+from din.domain.request import AttemptRecord, SliceTiming, Trace, TraceStep
 from din.domain.trust import DEFAULT_TENANT, GATEWAY, Caller
 from din.errors import Conflict, NotFound
-from din.gateway.serving import Serving
 from din.gateway.shape import RouteShape
 from din.observability.waterfall import Names, build_spans, build_steps
 
@@ -26,7 +24,7 @@ class Outcome(Struct, kw_only=True):
     """What dispatch knows of a finished request."""
 
     request_id: str
-    serving: Serving
+    manifest: ModelManifest
     shape: RouteShape
     status: str
     duration_ms: float
@@ -38,19 +36,31 @@ class Outcome(Struct, kw_only=True):
 
 
 class _Kept(NamedTuple):
-    """A trace and what its spans are drawn from."""
+    """An outcome as it was noted; the trace is drawn from it when somebody looks, which is rare:
+    that costs as much as the rest of a small request."""
 
-    trace: Trace
+    outcome: Outcome
+    started_at: str
     timings: tuple[SliceTiming, ...]
-    edges: Sequence[Edge]
-    duration_ms: float
+    steps: tuple[TraceStep, ...]
     names: Names
-    tenant: str
 
     def drawn(self) -> Trace:
         """The whole trace."""
-        spans = build_spans(self.timings, self.edges, self.duration_ms, self.names)
-        return replace(self.trace, spans=spans)
+        outcome = self.outcome
+        return Trace(
+            request_id=outcome.request_id,
+            model_id=outcome.manifest.model_id,
+            version=outcome.manifest.version,
+            started_at=self.started_at,
+            status=outcome.status,
+            duration_ms=round(outcome.duration_ms, 3),
+            execution_trace=self.steps,
+            spans=build_spans(self.timings, outcome.shape.edges, outcome.duration_ms, self.names),
+            attempts=outcome.records,
+            path=outcome.path,
+            error=outcome.error,
+        )
 
 
 class TraceBook:
@@ -62,45 +72,27 @@ class TraceBook:
         self._traces: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
         """By tenant and request id: callers choose ids, and must not displace each other's."""
 
-    def keep(self, outcome: Outcome) -> Trace:
-        """Turn an outcome into a trace and remember it; the oldest is forgotten.
-
-        The trace that comes back has no spans: they are drawn when somebody looks, which is rare,
-        and cost as much as the rest of a small request.
-        """
-        deployment = outcome.serving.deployment
-        # In the order in which slices run, adapters included.
-        order = outcome.shape.slices
-        timings = tuple([outcome.timings[index] for index in order if index in outcome.timings])
-        names = Names(
-            {index: deployment.partition.slices[index].name for index in outcome.timings},
-            {timing.node_id: self._name_of(timing.node_id) for timing in timings},
-        )
-        trace = Trace(
-            request_id=outcome.request_id,
-            model_id=deployment.manifest.model_id,
-            version=deployment.manifest.version,
-            started_at=self._wall_clock_iso(),
-            status=outcome.status,
-            duration_ms=round(outcome.duration_ms, 3),
-            execution_trace=build_steps(timings, names),
-            spans=(),
-            attempts=outcome.records,
-            path=outcome.path,
-            error=outcome.error,
-        )
-        key = (outcome.tenant, trace.request_id)
-        self._traces[key] = _Kept(
-            trace, timings, outcome.shape.edges, outcome.duration_ms, names, outcome.tenant
-        )
-        self._traces.move_to_end(key)
-        if len(self._traces) > TRACES_KEPT_MAX:
-            self._traces.popitem(last=False)
-        return trace
+    def keep(self, outcome: Outcome) -> tuple[TraceStep, ...]:
+        """Remember an outcome and forget the oldest; its `execution_trace`, in the order in which
+        slices run, adapters included."""
+        shape, timed = outcome.shape, outcome.timings
+        timings = tuple([timed[index] for index in shape.slices if index in timed])
+        nodes = {timing.node_id: self._name_of(timing.node_id) for timing in timings}
+        names = Names(shape.names, nodes)
+        steps = build_steps(timings, names)
+        traces, key = self._traces, (outcome.tenant, outcome.request_id)
+        if key in traces:
+            del traces[key]
+        traces[key] = _Kept(outcome, self._wall_clock_iso(), timings, steps, names)
+        if len(traces) > TRACES_KEPT_MAX:
+            traces.popitem(last=False)
+        return steps
 
     def newest(self, limit: int, caller: Caller = GATEWAY) -> tuple[Trace, ...]:
         """Up to `limit` traces that the caller may see, newest first."""
-        kept = (each for each in reversed(self._traces.values()) if owns(caller, each.tenant))
+        kept = (
+            each for each in reversed(self._traces.values()) if owns(caller, each.outcome.tenant)
+        )
         return tuple(each.drawn() for each in islice(kept, max(limit, 0)))
 
     def find(self, request_id: str, caller: Caller = GATEWAY) -> Trace:
@@ -108,13 +100,15 @@ class TraceBook:
         mine = self._traces.get((caller.tenant, request_id))
         if mine is not None:
             return mine.drawn()
-        seen = [each for each in reversed(self._traces.values()) if owns(caller, each.tenant)]
-        exact = [each for each in seen if each.trace.request_id == request_id]
+        seen = [
+            each for each in reversed(self._traces.values()) if owns(caller, each.outcome.tenant)
+        ]
+        exact = [each for each in seen if each.outcome.request_id == request_id]
         if request_id == "last":
             exact = exact or seen[:1]
-        found = exact or [each for each in seen if each.trace.request_id.startswith(request_id)]
+        found = exact or [each for each in seen if each.outcome.request_id.startswith(request_id)]
         if len(found) > 1 and not exact:
-            ids = [each.trace.request_id for each in reversed(found)]
+            ids = [each.outcome.request_id for each in reversed(found)]
             raise Conflict(
                 f"{request_id!r} is the beginning of {len(ids)} request ids",
                 hint=f"for example {ids[0]} and {ids[1]}: give more of it",
@@ -125,3 +119,7 @@ class TraceBook:
                 hint=f"the last {TRACES_KEPT_MAX} are kept; see `din trace list`",
             )
         return found[0].drawn()
+
+    def _seen_by(self, caller: Caller) -> Iterator[_Kept]:
+        kept = reversed(self._traces.values())
+        return (each for each in kept if owns(caller, each.outcome.tenant))
