@@ -507,7 +507,10 @@ def test_failures_leave_a_trace_with_every_attempt():
 
 def outputs(released: list[int]) -> OutputSet:
     return OutputSet(
-        Computed(1, (Placed(OUTPUT, 0),), 300), [memoryview(b"wxyz")], lambda: released.append(1)
+        Computed(1, (Placed(OUTPUT, 0),), 300),
+        (OUTPUT,),
+        [memoryview(b"wxyz")],
+        lambda: released.append(1),
     )
 
 

@@ -33,7 +33,10 @@ def head_of(reply: Reply, defaults: Sequence[tuple[bytes, bytes]], *, keep_alive
 
 
 def _nbytes(parts: Sequence[Buffer]) -> int:
-    return sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts)
+    total = 0
+    for part in parts:
+        total += part.nbytes if isinstance(part, memoryview) else len(part)
+    return total
 
 
 def is_writable_now(transport: asyncio.Transport) -> bool:

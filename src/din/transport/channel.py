@@ -18,15 +18,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from functools import partial
 from typing import Final
 
 import msgspec
 
-from din.domain.tensor import TENSOR_ALIGNMENT_BYTES, TensorMeta
+from din.domain.tensor import TensorMeta
 from din.errors import Busy, DinError, ExecutionFailed, Internal, TooLarge, error_of_code
 from din.execution.allocator import Allocator, Slot
-from din.transport.outputs import check_metas, check_wanted, said_of
+from din.transport.outputs import NOTHING, Range, Sound, check_apart, check_wanted, sound_of
 from din.wire.worker import (
     MESSAGE_BYTES_MAX,
     Abort,
@@ -88,9 +88,13 @@ class OutputSet:
     __slots__ = ("_release", "accelerator_percent", "compute_us", "metas", "views")
 
     def __init__(
-        self, answer: Computed, views: list[memoryview], release: Callable[[], None]
+        self,
+        answer: Computed,
+        metas: tuple[TensorMeta, ...],
+        views: list[memoryview],
+        release: Callable[[], None],
     ) -> None:
-        self.metas: tuple[TensorMeta, ...] = tuple(placed.meta for placed in answer.outputs)
+        self.metas = metas
         self.views = views
         self.compute_us = answer.compute_us
         self.accelerator_percent = answer.accelerator_percent
@@ -141,9 +145,9 @@ class WorkerChannel:
         self._on_closed = on_closed
         self._allocator = Allocator(layout.input_bytes)
         self._asked: dict[int, _Asked] = {}
-        self._sound_metas: tuple[TensorMeta, ...] = ()
-        """Outputs of the last run whose names, sizes and shapes were found right."""
-        self._output_ranges: dict[int, list[tuple[int, int]]] = {}
+        self._sound = (NOTHING, NOTHING)
+        """Outputs of the last runs that were found right."""
+        self._output_ranges: dict[int, list[Range]] = {}
         self._pending: deque[bytes] = deque()
         self._unsent_releases: list[int] = []
         self._is_release_timed = False
@@ -268,37 +272,32 @@ class WorkerChannel:
 
     def _on_computed(self, message: Computed) -> None:
         asked = self._asked.get(message.ticket)
-        if asked is not None:
-            metas = tuple([placed.meta for placed in message.outputs])
-            if metas != self._sound_metas:
-                check_metas(metas)
-                self._sound_metas = metas
-            if asked.outputs:
-                check_wanted(metas, asked.outputs)
-            ranges = [self._checked_range(placed) for placed in message.outputs]
-            self._check_overlap(ranges)
-            self._output_ranges[message.ticket] = [each for each in ranges if each[0] < each[1]]
-            views = [self._memory[start:end] for start, end in ranges]
-        else:
-            views = []
-        asked = self._take(message.ticket)
-        if asked is not None:
-            asked.done(OutputSet(message, views, lambda: self._release(message.ticket)))
+        if asked is None:
+            self._take(message.ticket)  # of a feeder before us, or nonsense
+            return
+        sound = self._sound_of(message.outputs)
+        if asked.outputs:
+            check_wanted(sound.metas, asked.outputs)
+        if self._output_ranges:
+            self._check_overlap(sound.ranges)
+        self._output_ranges[message.ticket] = sound.ranges
+        views = [self._memory[start:end] for start, end in sound.places]
+        del self._asked[message.ticket]
+        asked.done(OutputSet(message, sound.metas, views, partial(self._release, message.ticket)))
 
-    def _checked_range(self, placed: Placed) -> tuple[int, int]:
-        start, end = placed.offset, placed.offset + placed.meta.nbytes
-        is_inside = self._layout.input_bytes <= start and end <= self._layout.arena_bytes
-        if not is_inside or start % TENSOR_ALIGNMENT_BYTES:
-            raise Internal(f"{said_of(placed.meta)} at {start} is not inside the output region")
-        return start, end
+    def _sound_of(self, outputs: tuple[Placed, ...]) -> Sound:
+        """Checked once while the same come again: a worker with two requests uses two places in
+        turn. Raises Internal."""
+        for sound in self._sound:
+            if sound.outputs == outputs:
+                return sound
+        sound = sound_of(outputs, self._layout)
+        self._sound = (sound, self._sound[0])
+        return sound
 
-    def _check_overlap(self, ranges: Sequence[tuple[int, int]]) -> None:
+    def _check_overlap(self, ranges: Sequence[Range]) -> None:
         taken = [each for known in self._output_ranges.values() for each in known]
-        taken += [each for each in ranges if each[0] < each[1]]
-        taken.sort()
-        for (_, end), (start, _) in pairwise(taken):
-            if start < end:
-                raise Internal(f"an output at {start} lies over another one that ends at {end}")
+        check_apart(sorted([*taken, *ranges]))
 
     def _release(self, ticket: int) -> None:
         """Under load the next order carries it; a worker that is not used hears of it soon."""

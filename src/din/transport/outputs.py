@@ -3,12 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
 
-from din.domain.tensor import BYTES, DTYPE_BYTES, TensorMeta, nbytes_of
+from din.domain.tensor import (
+    BYTES,
+    DTYPE_BYTES,
+    TENSOR_ALIGNMENT_BYTES,
+    TensorMeta,
+    nbytes_of,
+)
 from din.errors import Internal
+from din.wire.worker import ArenaLayout, Placed
 
 RANK_MAX: Final = 16
+
+
+Range = tuple[int, int]
+"""First byte in the arena, and the one after the last."""
+
+
+class Sound(NamedTuple):
+    """Outputs that are well formed, inside the output region, and apart from each other."""
+
+    outputs: tuple[Placed, ...]
+    metas: tuple[TensorMeta, ...]
+    places: list[Range]
+    ranges: list[Range]
+    """The places of those that are not empty."""
+
+
+NOTHING: Final = Sound((), (), [], [])
+
+
+def sound_of(outputs: tuple[Placed, ...], layout: ArenaLayout) -> Sound:
+    """Everything that can be checked of outputs by themselves. Raises Internal."""
+    metas = tuple(placed.meta for placed in outputs)
+    check_metas(metas)
+    places = [_place_of(placed, layout) for placed in outputs]
+    ranges = [each for each in places if each[0] < each[1]]
+    check_apart(sorted(ranges))
+    return Sound(outputs, metas, places, ranges)
+
+
+def _place_of(placed: Placed, layout: ArenaLayout) -> Range:
+    start, end = placed.offset, placed.offset + placed.meta.nbytes
+    is_inside = layout.input_bytes <= start and end <= layout.arena_bytes
+    if not is_inside or start % TENSOR_ALIGNMENT_BYTES:
+        raise Internal(f"{said_of(placed.meta)} at {start} is not inside the output region")
+    return start, end
+
+
+def check_apart(ranges: Sequence[Range]) -> None:
+    """Sorted ranges do not overlap. Raises Internal."""
+    for (_, end), (start, _) in pairwise(ranges):
+        if start < end:
+            raise Internal(f"an output at {start} lies over another one that ends at {end}")
 
 
 def check_metas(metas: Sequence[TensorMeta]) -> None:
