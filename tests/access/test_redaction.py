@@ -26,6 +26,7 @@ def test_secret_fields_are_hidden_at_any_depth() -> None:
             "nested": [{"api_key": "k", "password": 5, "name": "kept"}],
             "Authorization": f"Bearer {KEY}",
             "token": "",
+            "token_id": "0badcafe",
         }
     )
     assert shown == {
@@ -33,6 +34,7 @@ def test_secret_fields_are_hidden_at_any_depth() -> None:
         "nested": [{"api_key": HIDDEN, "password": HIDDEN, "name": "kept"}],
         "Authorization": HIDDEN,
         "token": "",
+        "token_id": "0badcafe",
     }
 
 

@@ -188,3 +188,19 @@ def test_a_key_is_in_no_command_line(network: Network) -> None:
     words = network.din("key", "list", "--help").stdout
     assert "--key-file" in words
     assert "--key " not in words
+
+
+def test_a_key_works_over_tls_with_the_authority_of_the_cluster(network: Network) -> None:
+    network.start_gateway(tls=True, tls_port=0, host="127.0.0.1")
+    state = network.folder / "gateway"
+    (url, *_) = json.loads((state / "gateway.json").read_text())["tls_urls"]
+    key = made(network, "watch", "--scope", "metrics:read")
+    ca_file = str(state / "trust" / "ca.pem")
+    there = ("--gateway", url, "--ca", ca_file)
+    assert network.din("node", "list", *there, "--key-file", str(key)).returncode == 0
+    refused = network.din("node", "list", *there)
+    assert (refused.returncode, "API key" in refused.stderr) == (8, True)
+    unknown = network.din("node", "list", "--gateway", url, "--key-file", str(key))
+    assert (unknown.returncode, "--ca" in unknown.stderr) == (8, True)
+    wrong = network.din("key", "create", "x", "--scope", "admin", *there)
+    assert wrong.returncode == 8

@@ -11,7 +11,9 @@ ITEMS_MAX: Final = 32
 DEPTH_MAX: Final = 6
 HIDDEN: Final = "[hidden]"
 
-_SECRET_NAME: Final = re.compile(r"(?i)secret|token|passw|authorization|api.?key|private|csr|^key$")
+_SECRET_NAME: Final = re.compile(
+    r"(?i)secret|token(?!_id)|passw|authorization|api.?key|private|csr|^key$"
+)
 _SECRET_TEXT: Final = re.compile(
     r"(din_[0-9a-f]{8}|DIN1\.[0-9a-fA-F]{64}\.[0-9a-f]{8})\.[A-Za-z0-9_-]{20,}"
     r"|-----BEGIN[^-]{0,40}PRIVATE KEY-----.*",

@@ -63,9 +63,10 @@ class Enrolment:
 
     async def create_token(self, order: CreateToken, caller: Caller) -> NewToken:
         """A token for one machine. Raises Busy when there are too many."""
-        token = await self._tokens.create(order, self._authority.sha256)
         facts = {"ttl_s": order.ttl_s, "labels": order.labels}
-        self._audit.note(caller, "token.create", token.id, after=facts)
+        async with self._audit.change(caller, "token.create", "", after=facts):
+            token = await self._tokens.create(order, self._authority.sha256)
+        self._audit.note(caller, "token.created", token.id)
         return NewToken(
             id=token.id,
             token=token.text,
@@ -110,11 +111,11 @@ class Enrolment:
                 f"node {order.node_id} is a member now, without a certificate",
                 hint="stop that node, then join; it keeps its id",
             )
-        await self._tokens.use(use, order.node_id, digest)
-        await self._roll.bind(order.node_id, Binding(digest, order.name, use.labels))
         caller = Caller(kind="node", name=order.node_id, address=peer.address)
         facts = {"name": order.name, "token_id": use.id, "labels": use.labels}
-        self._audit.note(caller, "node.enrol", order.node_id, after=facts)
+        async with self._audit.change(caller, "node.enrol", order.node_id, after=facts):
+            await self._tokens.use(use, order.node_id, digest)
+            await self._roll.bind(order.node_id, Binding(digest, order.name, use.labels))
         return self._enrolled(order.request, order.node_id)
 
     async def renew(self, order: RenewOrder, peer: Peer) -> Enrolled:

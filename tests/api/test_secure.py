@@ -1,0 +1,213 @@
+"""The TLS listener: who is who there, and what slow and greedy strangers get."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+from api_fakes import FakeControl, FakeInference
+from api_harness import Client
+
+from din.api import secure as module
+from din.api.admission import Admission, Rules
+from din.api.app import build_app
+from din.api.limits import FrontLimits
+from din.api.serve import Secure, bind, serve
+from din.api.turn import Front
+from din.api.turns import Turns
+from din.domain.keys import CreateKey
+from din.domain.trust import PeerName, Role
+from din.gateway.keys import KeyBook
+from din.store.sqlite import SqliteStore
+from din.system.identity import write_atomically
+from din.transport.tls import (
+    TlsFiles,
+    client_context,
+    files_in,
+    pinned_context,
+    server_context,
+)
+from din.trust.authority import Authority, open_authority
+from din.trust.requests import load_key, new_key_pem
+
+NODE_ID = "00000000000000aa"
+OIP_BODY = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'
+BEAT = ("POST", "/api/v1/heartbeat", b"beat")
+
+
+class Hall:
+    """A TLS port of a gateway, and machines with certificates."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = open_authority(folder / "trust", "default", datetime.now(UTC))
+        self.control = FakeControl(folder)
+        self.inference = FakeInference()
+        self.keys: KeyBook
+        self.port = 0
+        self.clients: list[Client] = []
+
+    def machine(self, role: Role, authority: Authority | None = None) -> TlsFiles:
+        folder = self.folder / f"{role}-{id(authority)}"
+        folder.mkdir(exist_ok=True)
+        files, key = files_in(folder, role), new_key_pem()
+        issuer = authority or self.authority
+        name = PeerName("default", role, NODE_ID)
+        made = issuer.issue(load_key(key).public_key(), name, datetime.now(UTC))
+        write_atomically(files.key, key, mode=0o600)
+        write_atomically(files.certificate, made)
+        write_atomically(files.authority, self.authority.pem)
+        return files
+
+    async def client(self, context: ssl.SSLContext | None = None) -> Client:
+        context = context or pinned_context(self.authority.pem.decode())
+        made = Client(*await asyncio.open_connection("127.0.0.1", self.port, ssl=context))
+        self.clients.append(made)
+        return made
+
+
+def in_hall(
+    folder: Path, story: Callable[[Hall], Awaitable[None]], limits: FrontLimits | None = None
+) -> None:
+    async def run() -> None:
+        hall = Hall(folder)
+        store = SqliteStore(folder / "store.sqlite", lambda: 1_000_000)
+        await store.open()
+        hall.keys = KeyBook(store, lambda: 1_000_000, Random(1).randbytes)
+        admission = Admission(hall.keys, Rules(cluster="default"))
+        front = Front(Turns(hall.inference, hall.control), limits or FrontLimits(), admission)
+        app = build_app(hall.control, hall.inference, front.limits)
+        context = server_context(hall.machine("gateway"), is_certificate_required=False)
+        sock = bind("127.0.0.1", 0)
+        hall.port = sock.getsockname()[1]
+        server = await serve(app, front, bind("127.0.0.1", 0), Secure(sock, context))
+        try:
+            async with asyncio.timeout(60):
+                await story(hall)
+        finally:
+            for client in hall.clients:
+                with suppress(OSError):
+                    await client.close()
+            await server.stop(grace_s=0.5)
+            sock.close()
+            await store.close()
+
+    asyncio.run(run())
+
+
+async def status(client: Client, *asked, **headers: str) -> int:
+    method, path, body = (*asked, b"")[:3]
+    return (await client.ask(method, path, body, headers)).status
+
+
+def test_strangers_see_health_and_nothing_else(tmp_path: Path) -> None:
+    async def story(hall: Hall) -> None:
+        assert await status(await hall.client(), "GET", "/v2/health/live") == 200
+        for asked in (
+            ("GET", "/api/v1/nodes"),
+            ("POST", "/v2/models/plain/infer", OIP_BODY),
+            BEAT,
+            ("GET", "/nowhere"),
+        ):
+            assert await status(await hall.client(), *asked) == 401
+        assert hall.inference.calls == []
+        assert hall.control.beats == []
+
+    in_hall(tmp_path, story)
+
+
+def test_a_key_works_over_tls_and_a_large_answer_comes_whole(tmp_path: Path) -> None:
+    async def story(hall: Hall) -> None:
+        made = await hall.keys.create(CreateKey(name="ci", scopes=("infer",)), "test")
+        client = await hall.client()
+        hall.inference.big = bytes(range(256)) * 8_192
+        answer = await client.ask(
+            "POST", "/v2/models/plain/infer", OIP_BODY, {"x-api-key": made.key}
+        )
+        assert (answer.status, len(answer.body) > 2**20) == (200, True)
+        assert await status(client, "GET", "/api/v1/nodes", **{"x-api-key": made.key}) == 403
+
+    in_hall(tmp_path, story)
+
+
+def test_a_node_does_what_nodes_do(tmp_path: Path) -> None:
+    async def story(hall: Hall) -> None:
+        context = client_context(hall.machine("node"))
+        client = await hall.client(context)
+        assert await status(client, *BEAT) == 200
+        assert await status(client, "GET", "/api/v1/keys") in (403, 404)
+        assert await status(client, "GET", "/api/v1/nodes") == 403
+
+    in_hall(tmp_path, story)
+
+
+def test_a_certificate_of_another_authority_gets_no_connection(tmp_path: Path) -> None:
+    async def story(hall: Hall) -> None:
+        rogue = open_authority(tmp_path / "rogue", "default", datetime.now(UTC))
+        context = client_context(hall.machine("node", rogue))
+        try:
+            client = await hall.client(context)
+            await status(client, *BEAT)
+        except (OSError, asyncio.IncompleteReadError):
+            assert hall.control.beats == []
+            return
+        raise AssertionError("a foreign certificate was taken")
+
+    in_hall(tmp_path, story)
+
+
+def test_slow_and_oversized_heads_end_here_too(tmp_path: Path) -> None:
+    async def story(hall: Hall) -> None:
+        slow, large = await hall.client(), await hall.client()
+        slow.send(b"GET /v2/health/live HTTP/1.1\r\nhost: a")
+        large.send(b"GET /v2/health/live HTTP/1.1\r\nx-filler: " + b"A" * 40_000)
+        assert (await large.read()).status == 431
+        assert (await slow.read()).status == 408
+        assert await slow.is_closed()
+
+    in_hall(tmp_path, story, FrontLimits(head_timeout_s=0.2, linger_s=0.05))
+
+
+def test_who_never_ends_a_handshake_is_cut_off(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(module.SecureListener.__init__, "__defaults__", (0.2,))
+
+    async def story(hall: Hall) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", hall.port)
+        writer.write(b"\x16\x03\x01")
+        with suppress(ConnectionError):
+            assert await reader.read(1) == b""
+        writer.close()
+        assert await status(await hall.client(), "GET", "/v2/health/live") == 200
+
+    in_hall(tmp_path, story)
+
+
+def test_plain_text_on_the_tls_port_gets_no_answer(tmp_path: Path) -> None:
+    async def story(hall: Hall) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", hall.port)
+        writer.write(b"GET /v2/health/live HTTP/1.1\r\nhost: a\r\n\r\n")
+        with suppress(ConnectionError):
+            assert b"HTTP" not in await reader.read(4_096)
+        writer.close()
+
+    in_hall(tmp_path, story)
+
+
+def test_older_tls_is_refused(tmp_path: Path) -> None:
+    async def story(hall: Hall) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            await hall.client(context)
+        except (ssl.SSLError, ConnectionError):
+            return
+        raise AssertionError("TLS 1.2 was spoken")
+
+    in_hall(tmp_path, story)
