@@ -95,6 +95,14 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     artifact_quota_mib: Annotated[
         int, Meta(ge=1, le=2**24, description="disk that model files may take")
     ] = 8192
+    encrypt_models: Annotated[
+        Literal["auto", "always", "never"],
+        Meta(description="seal models that do not say; auto = when other machines can join"),
+    ] = "auto"
+    slice_lease_ms: Annotated[
+        int,
+        Meta(ge=1000, le=86_400_000, description="how long nodes keep sealed slices without us"),
+    ] = 120_000
 
     @property
     def is_tls(self) -> bool:

@@ -25,6 +25,7 @@ from din.errors import Conflict, DinError, Unavailable
 from din.gateway.control import GatewayService
 from din.gateway.core import Effects, Gateway
 from din.gateway.metrics import GatewayMetrics
+from din.gateway.vault import Vault
 from din.placement.policy import policy_of
 from din.store.contract import Entry
 from din.wire.heartbeat import Heartbeat, decode_heartbeat_answer, encode_heartbeat
@@ -73,9 +74,11 @@ class ScriptedCarving:
         self.requests: list[CarveRequest] = []
         self.cut: Callable[[int], Partition] | DinError | None = None
 
-    async def carve(self, request: CarveRequest) -> CarveAnswer:
+    async def carve(
+        self, request: CarveRequest, source: str, *, is_sealed: bool = False
+    ) -> CarveAnswer:
+        assert not is_sealed
         self.requests.append(request)
-        source = Path(request.model_path).name
         partition = self.partitions[source]
         if request.memory_mib_max is not None:
             if isinstance(self.cut, DinError):
@@ -329,6 +332,7 @@ class GatewayPlay:
                 store=self.store,
                 artifacts=artifacts,
                 carving=self.carving,
+                vault=Vault(self.folder / "trust"),
                 membership=Membership(self.schedule),
                 policy=policy_of("weighted-least-load"),
                 terms=lambda: Terms(cluster=CLUSTER, gateway_id=GATEWAY_ID, links=("tcp:h:1",)),

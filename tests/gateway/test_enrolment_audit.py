@@ -53,6 +53,7 @@ def test_tokens_and_joins_are_written_down_and_refused_when_they_cannot_be(
             gateways=lambda: ("https://10.0.0.1:8443",),
             now_ms=now_ms,
             audit=audit,
+            signing_key="",
         )
         try:
             await tell(enrolment, audit)

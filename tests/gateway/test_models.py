@@ -55,7 +55,9 @@ class FakeCarving:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def carve(self, request: CarveRequest) -> CarveAnswer:
+    async def carve(
+        self, request: CarveRequest, source: str, *, is_sealed: bool = False
+    ) -> CarveAnswer:
         self.requests.append(request)
         await self.gate.wait()
         if self.error is not None:
@@ -66,7 +68,7 @@ class FakeCarving:
             (self.artifacts.path / sha256_of(body)).write_bytes(body)
             parts.append(replace(part, artifacts=(Artifact(sha256_of(body), len(body)),)))
         return CarveAnswer(
-            source_sha256=Path(request.model_path).name,
+            source_sha256=source,
             inputs=(INPUT,),
             outputs=(OUTPUT,),
             slices=tuple(parts),

@@ -59,7 +59,7 @@ def test_an_unknown_node_is_not_found():
 
 def test_a_wish_compares_backend_device_type_and_labels_exactly():
     able = capability_of(
-        node(1, backends=("openvino",), device_type="aarch64-npu", labels={"site": "a"}).profile
+        node(1, backends=("openvino",), device_type="aarch64-npu", labels={"site": "a"})
     )
     assert Wish("openvino", "aarch64-npu", frozenset({("site", "a")})).is_met_by(able)
     assert not Wish("OpenVINO").is_met_by(able)
@@ -78,7 +78,7 @@ def test_kinds_that_nobody_has_any_more_are_reused():
     wish = Wish(labels=frozenset({("host", "h39")}))
     index.fits(wish)
     for number in range(40):
-        kind = capability_of(node(1, labels={"host": f"h{number}"}).profile)
+        kind = capability_of(node(1, labels={"host": f"h{number}"}))
         taken = index.acquire(kind)
         assert taken == 0
         assert index.fits(wish)[taken] == (number == 39)

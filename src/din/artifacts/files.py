@@ -22,6 +22,8 @@ CHUNK_BYTES: Final = 1024 * 1024
 FREE_BYTES_KEPT: Final = 64 * 1024 * 1024
 """Room that an upload leaves on the disk: a full disk stops the store and the logs as well."""
 
+SEALED_SUFFIX: Final = ".sealed"
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -40,10 +42,21 @@ class ArtifactFolder:
         try:
             return self._file(sha256).stat().st_size
         except FileNotFoundError:
-            return None
+            sealed = self.sealed_file(sha256)
+            return sealed.stat().st_size if sealed is not None else None
+
+    def sealed_file(self, sha256: str) -> Path | None:
+        """Where the sealed form of what has this hash lies, if that is what is kept of it. Only
+        sources are kept so: sealed slices are artifacts by their own hash."""
+        path = self.sealed_path(sha256)
+        return path if path.exists() else None
+
+    def sealed_path(self, sha256: str) -> Path:
+        """Where the sealed form belongs. Raises UsageError for a bad hash."""
+        return self._file(sha256).with_suffix(SEALED_SUFFIX)
 
     def file(self, sha256: str) -> Path:
-        """Path of an artifact. Raises NotFound."""
+        """Path of an artifact. Raises NotFound, also for what is kept in sealed form only."""
         path = self._file(sha256)
         if not path.exists():
             raise NotFound(
@@ -66,13 +79,20 @@ class ArtifactFolder:
         return found == sha256
 
     def remove(self, sha256: str) -> None:
-        """Forget an artifact; absent is fine."""
+        """Forget an artifact, sealed or not; absent is fine."""
+        self._file(sha256).unlink(missing_ok=True)
+        self.sealed_path(sha256).unlink(missing_ok=True)
+
+    def remove_plain(self, sha256: str) -> None:
+        """Keep only the sealed form."""
         self._file(sha256).unlink(missing_ok=True)
 
     def hashes(self) -> frozenset[str]:
         """All artifacts that are here."""
         return frozenset(
-            entry.name for entry in os.scandir(self.path) if _SHA256.fullmatch(entry.name)
+            name
+            for entry in os.scandir(self.path)
+            if _SHA256.fullmatch(name := entry.name.removesuffix(SEALED_SUFFIX))
         )
 
     def check_room(self, nbytes: int) -> None:
@@ -98,7 +118,7 @@ class ArtifactFolder:
         Raises UsageError when hash or length differ, TooLarge and Unavailable like `check_room`.
         """
         target = self._file(sha256)
-        if target.exists():
+        if target.exists() or self.sealed_file(sha256) is not None:
             async for _ in body:
                 pass
             return

@@ -43,8 +43,13 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "idle": Benchmark("din.bench.resting:idle", "memory at rest, and how fast it starts"),
     "start-up": Benchmark("din.bench.resting:start_up", "`din --help` against bare Python"),
     "kill": Benchmark("din.bench.resting:kill", "a worker killed under load"),
+    "sealing": Benchmark("din.bench.sealing:sealing", "sealed and signed slices, and their keys"),
 }
-GROUPS: Final[dict[str, tuple[str, ...]]] = {"road": tuple(BENCHMARKS)}
+TRUST: Final = ("sealing",)
+GROUPS: Final[dict[str, tuple[str, ...]]] = {
+    "road": tuple(name for name in BENCHMARKS if name not in TRUST),
+    "trust": TRUST,
+}
 
 
 def groups() -> dict[str, tuple[str, ...]]:

@@ -37,6 +37,7 @@ from din.gateway.control import GatewayService
 from din.gateway.core import Effects, Gateway
 from din.gateway.metrics import GatewayMetrics
 from din.gateway.tokens import TokenBook
+from din.gateway.vault import Vault
 from din.placement.policy import policy_of
 from din.store.sqlite import SqliteStore
 from din.system.clock import fine_monotonic_ms, monotonic_ms, wall_clock_iso, wall_clock_ms
@@ -161,12 +162,14 @@ def _effects(
     log: Log,
 ) -> Effects:
     artifacts = ArtifactFolder(state / "artifacts", config.artifact_quota_mib * 1024 * 1024)
+    vault = _vault(config, state)
     return Effects(
         gateway_id=identity.node_id,
         session=identity.session,
         store=store,
         artifacts=artifacts,
-        carving=Carving(artifacts, state / "carving"),
+        carving=Carving(artifacts, state / "carving", vault),
+        vault=vault,
         membership=Membership(schedule),
         policy=policy_of(config.policy),
         terms=lambda: reach.terms(schedule),
@@ -227,6 +230,18 @@ def _enrolment(gateway: Gateway, trust: GatewayTrust, reach: Reach, access: Acce
         gateways=lambda: reach.tls_urls,
         now_ms=effects.wall_clock_ms,
         audit=access.audit,
+        signing_key=gateway.vault.signing_key,
+    )
+
+
+def _vault(config: GatewayConfig, state: Path) -> Vault:
+    """On one machine the keys would lie beside the files: nothing is signed or sealed by itself."""
+    is_encrypting = {"auto": config.is_tls, "always": True, "never": False}[config.encrypt_models]
+    return Vault(
+        state / "trust",
+        is_signing=config.is_tls,
+        is_encrypting=is_encrypting,
+        lease_ms=config.slice_lease_ms,
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from din.carver.confine import confine
-from din.carver.files import load_model, model_size, store_slice
+from din.carver.files import give_slice, load_model, model_size, store_slice
 from din.domain.model import CarveAnswer, CarveRequest
 from din.errors import BadModel, TooLarge, UsageError
 
@@ -49,6 +49,9 @@ def _cut(request: CarveRequest, path: Path, size: int) -> CarveAnswer:
 
     sliced = slice_model(load_model(path, size), request, _din_version())
     for sha256, data in sliced.files.items():
+        if request.output_fd >= 0:
+            give_slice(request.output_fd, sha256, data)
+            continue
         store_slice(Path(request.output_path), sha256, data)
     return sliced.answer
 

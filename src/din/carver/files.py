@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 import tempfile
 from pathlib import Path
 from typing import Final
 
 from din.errors import BadModel, Denied, DinError, NotFound, TooLarge, Unavailable
+from din.system.descriptors import send_message
 
 MODEL_FILE_BYTES_MAX: Final = 2 * 1024**3
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -60,6 +62,25 @@ def store_slice(folder: Path, sha256: str, data: bytes) -> None:
         if part:
             Path(part).unlink(missing_ok=True)
         raise _writing_failed(folder, len(data), error) from None
+
+
+def give_slice(socket_fd: int, sha256: str, data: bytes) -> None:
+    """Send bytes as a memory file, with their hash, to whoever asked. Raises Unavailable."""
+    descriptor = -1
+    try:
+        descriptor = os.memfd_create("din-carved", os.MFD_CLOEXEC)
+        with os.fdopen(descriptor, "wb", closefd=False) as stream:
+            stream.write(data)
+        with socket.socket(fileno=os.dup(socket_fd)) as sink:
+            send_message(sink, sha256.encode(), [descriptor])
+    except OSError as error:
+        raise Unavailable(
+            f"a slice of {len(data)} bytes found no room in memory: {error.strerror}",
+            hint="free memory on the gateway and register the model again",
+        ) from None
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -44,6 +44,8 @@ SLICE_COLUMNS: Final[tuple[Column[SliceView], ...]] = (
     Column("MEMORY", lambda part: mebibytes(part.memory_mib), is_number=True),
     Column("DEVICE TYPE", lambda part: part.device_type or "any"),
     Column("NODES", _nodes),
+    Column("TRUST", lambda part: "high only" if part.is_sensitive else "any", is_wide=True),
+    Column("SEALED", lambda part: "yes" if part.is_sealed else "no", is_wide=True),
     Column("SLICE ID", lambda part: part.slice_id[:16], is_wide=True),
 )
 

@@ -33,6 +33,7 @@ UNPLACED_S: Final = 5.0
         "din model register model.onnx",
         "din model register --config centerface.json",
         "din model register model.onnx --model-id detector --backend-option optimisation=off",
+        "din model register model.onnx --encrypt",
         "din model register --config centerface.json --dry-run -o json",
     ),
 )
@@ -52,6 +53,12 @@ UNPLACED_S: Final = 5.0
     metavar="NAME=VALUE",
     help="optimisation=off, basic, extended or all; threads=N. Repeatable.",
 )
+@click.option(
+    "--encrypt/--no-encrypt",
+    "encrypt",
+    default=None,
+    help="Seal its files wherever they lie. Else: as the file or the gateway says.",
+)
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is ready.")
 @click.option("--dry-run", is_flag=True, help="Cut the model, but deploy nothing.")
 @click.option(
@@ -68,6 +75,7 @@ def register(
     config: Path | None,
     model_id: str | None,
     options: tuple[str, ...],
+    encrypt: bool | None,
     no_wait: bool,
     dry_run: bool,
     timeout_ms: int,
@@ -85,8 +93,10 @@ def register(
         "slicing_strategy": {
           "type": "graph_partition",
           "partition_points": ["404", "474"],
-          "slices": [{"name": "backbone", "device_type": "x86_64-cpu"}, {}, {}]
+          "slices": [{"name": "backbone", "device_type": "x86_64-cpu"}, {"sensitive": true}, {}],
+          "private": "first-last"         // first and last slice on nodes with trust: high only
         },
+        "encrypt": true,                  // sealed on every disk
         "inputs": {"input.1": [1, 3, "H", "W"]},   // text: any size
         "before": {"name": "image", "max_side": 640}, "after": {"name": "centerface"}
       }
@@ -98,7 +108,7 @@ def register(
         if config is not None
         else read_model_alone(_not_none(model), model_id)
     )
-    registration = _adjusted(found, model_id, options, dry_run)
+    registration = _adjusted(found, model_id, options, encrypt, dry_run)
     with ask(gateway) as client:
         answer = _send(client, registration)
         if not (dry_run or no_wait):
@@ -112,13 +122,18 @@ def _not_none(model: Path | None) -> Path:
 
 
 def _adjusted(
-    found: Registration, model_id: str | None, options: tuple[str, ...], dry_run: bool
+    found: Registration,
+    model_id: str | None,
+    options: tuple[str, ...],
+    encrypt: bool | None,
+    dry_run: bool,
 ) -> Registration:
     order = found.order
     order = msgspec.structs.replace(
         order,
         model_id=model_id or order.model_id,
         backend_options={**order.backend_options, **pairs("--backend-option", options)},
+        encrypt=order.encrypt if encrypt is None else encrypt,
         is_dry_run=dry_run,
     )
     return Registration(found.model_path, order)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +25,7 @@ class SliceEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     device_type: str | None = None
     labels: dict[str, str] = {}
     backend: str | None = None
+    sensitive: bool = False
 
 
 class Strategy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,6 +35,7 @@ class Strategy(Struct, frozen=True, forbid_unknown_fields=True):
     partition_points: tuple[str, ...] = ()
     backend_map: dict[str, str] = {}
     slices: tuple[SliceEntry, ...] = ()
+    private: Literal["", "first-last"] = ""
 
 
 class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,6 +50,7 @@ class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
     after: dict[str, Any] | str | None = None
     workers: int = 1
     replicas: int = 2
+    encrypt: bool | None = None
 
 
 class Registration(Struct, frozen=True):
@@ -162,6 +165,8 @@ def _order(file: ModelFile) -> RegisterModel:
         after=_adapter(file.after),
         workers=file.workers,
         replicas=file.replicas,
+        private=strategy.private,
+        encrypt=file.encrypt,
     )
 
 

@@ -87,6 +87,8 @@ class Enrolled(Struct, frozen=True, kw_only=True):
     cluster: str
     gateway_id: str
     gateways: tuple[str, ...]
+    signing_key: str
+    """Public half of the key that signs what nodes are told: ed25519, base64url."""
     begins_ms: int
     """Milliseconds since 1970 by the gateway's clock: now."""
     ends_ms: int
@@ -98,6 +100,8 @@ class Membership(Struct, frozen=True, kw_only=True):
     cluster: str
     node_id: str
     gateways: tuple[str, ...]
+    signing_key: str
+    """What is not signed by its private half is not loaded."""
     begins_ms: int
     ends_ms: int
     """Of the certificate, milliseconds since 1970."""

@@ -110,6 +110,8 @@ class ModelManifest(Struct, frozen=True, kw_only=True):
     workers: int = 1
     """Workers per replica."""
     replicas_max: int = 2
+    is_encrypted: bool = False
+    """Its files are sealed wherever they lie."""
     is_cut_by_din: bool = False
     """True when no node could hold the whole, so DIN chose the cuts."""
     tenant: str = "default"
@@ -123,6 +125,8 @@ class SliceSetting(Struct, frozen=True, kw_only=True):
     device_type: str | None = None
     labels: dict[str, str] = {}
     backend: str | None = None
+    sensitive: bool = False
+    """Only for nodes with the label `trust: high`."""
 
 
 class CarveRequest(Struct, frozen=True, kw_only=True):
@@ -131,6 +135,8 @@ class CarveRequest(Struct, frozen=True, kw_only=True):
     model_path: str
     output_path: str
     """Folder for slices, each written as `<sha256>`."""
+    output_fd: int = -1
+    """A socket that takes slices as memory files instead: nothing is written to a disk then."""
     partition_points: tuple[str, ...] = ()
     """Node names or output tensor names; each ends a slice before it starts the next."""
     backend_map: dict[str, str] = {}

@@ -69,3 +69,5 @@ class FleetNode(Struct, frozen=True, kw_only=True):
     """Receiver's monotonic clock at the last beat."""
     memory_mib_reserved: int = 0
     """Memory promised to slices placed there."""
+    takes_grants: bool = True
+    """The gateway can grant it keys of sealed slices: it has a certificate, or is at home."""

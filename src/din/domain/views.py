@@ -5,6 +5,8 @@ Every top-level answer carries `schema`, which changes when a field changes its 
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 from din.domain.deployment import DeploymentState
@@ -82,6 +84,8 @@ class SliceView(Struct, frozen=True, kw_only=True):
     bytes_weights: int
     memory_mib: int
     device_type: str | None
+    is_sensitive: bool = False
+    is_sealed: bool = False
     replicas: tuple[ReplicaView, ...]
 
 
@@ -168,7 +172,11 @@ class RegisterModel(Struct, frozen=True, kw_only=True):
     partition_points: tuple[str, ...] = ()
     backend_map: dict[str, str] = {}
     slices: tuple[dict[str, object], ...] = ()
-    """Per slice: name, device_type, labels, backend."""
+    """Per slice: name, device_type, labels, backend, sensitive."""
+    private: Literal["", "first-last"] = ""
+    """`first-last`: the first and the last slice are sensitive, and the adapters with them."""
+    encrypt: bool | None = None
+    """Seal all its files; None = when nodes of other machines may get them."""
     inputs: dict[str, tuple[int | str, ...]] = {}
     backend_options: dict[str, str] = {}
     before: dict[str, object] | None = None

@@ -169,6 +169,7 @@ def _keep(folder: Path, node_id: str, enrolled: Enrolled, now_ms: Callable[[], i
         cluster=enrolled.cluster,
         node_id=node_id,
         gateways=enrolled.gateways,
+        signing_key=enrolled.signing_key,
         begins_ms=began_ms,
         ends_ms=began_ms + max(0, enrolled.ends_ms - enrolled.begins_ms),
     )

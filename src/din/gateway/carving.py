@@ -1,65 +1,159 @@
-"""Calls the carver, a process of its own: model bytes are untrusted, `onnx` never enters here."""
+"""Calls the carver, a process of its own: model bytes are untrusted, `onnx` never enters here.
+
+A model that is to be sealed is never on a disk in plain form on its way: the carver reads it from
+memory and answers with memory files, which are sealed one by one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shutil
+import socket
 import sys
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from din.artifacts.files import ArtifactFolder
-from din.domain.model import CarveAnswer, CarveRequest
+from din.domain.model import Artifact, CarveAnswer, CarveRequest
 from din.domain.views import ErrorView
 from din.errors import DeadlineExceeded, DinError, Internal, error_of_code
+from din.gateway.vault import Vault
+from din.system.descriptors import close_all, control_pair, receive_message
 
 CARVE_SECONDS_MAX: Final = 300
 CARVERS_MAX: Final = 2
 """At once: each may hold a few copies of one model in memory."""
+HASH_CHARACTERS: Final = 64
 
 
 class Carving:
     """Runs carvers and moves what they made into the artifact folder."""
 
-    def __init__(self, artifacts: ArtifactFolder, scratch: Path) -> None:
+    def __init__(self, artifacts: ArtifactFolder, scratch: Path, vault: Vault) -> None:
         self._artifacts = artifacts
         self._scratch = scratch
+        self._vault = vault
         self._places = asyncio.Semaphore(CARVERS_MAX)
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
 
-    async def carve(self, request: CarveRequest) -> CarveAnswer:
-        """Carve one model; `output_path` of the request is replaced by a folder of our own.
+    async def carve(
+        self, request: CarveRequest, source_sha256: str, *, is_sealed: bool = False
+    ) -> CarveAnswer:
+        """Carve one model; the paths of the request are replaced by our own.
 
-        Raises the carver's DinError, DeadlineExceeded after CARVE_SECONDS_MAX, Internal when the
-        carver died without an answer.
+        Raises NotFound without the source, the carver's DinError, DeadlineExceeded after
+        CARVE_SECONDS_MAX, Internal when the carver died without an answer.
         """
         async with self._places:
             folder = Path(tempfile.mkdtemp(dir=self._scratch))
+            path, source_fd = await self._source(source_sha256)
+            asked = replace(request, model_path=path, output_path=str(folder))
             try:
-                self._artifacts.check_room(os.stat(request.model_path).st_size)  # noqa: PTH116
-                asked = msgspec.structs.replace(request, output_path=str(folder))
-                answer = await _call(asked)
+                self._artifacts.check_room(self._artifacts.size(source_sha256) or 0)
+                if is_sealed:
+                    return await self._carve_sealed(asked, source_fd, folder)
+                return self._adopted(await _call(asked, source_fd), folder)
             except DinError as error:
                 # The store's path means nothing to who sent the file.
-                shown = error.message.replace(str(request.model_path), "the model file")
+                shown = error.message.replace(path, "the model file")
                 raise type(error)(shown, hint=error.hint) from None
-            else:
-                for part in answer.slices:
-                    for artifact in part.artifacts:
-                        made = folder / artifact.sha256
-                        if made.exists():
-                            self._artifacts.adopt(made, artifact.sha256)
-                return answer
             finally:
+                close_all(source_fd)
                 shutil.rmtree(folder, ignore_errors=True)
 
+    async def seal_source(self, sha256: str) -> None:
+        """Keep an uploaded model in sealed form only. Raises TooLarge, Unavailable."""
+        if self._artifacts.sealed_file(sha256) is None:
+            file = self._artifacts.file(sha256)
+            self._artifacts.check_room(file.stat().st_size)
+            part = self._artifacts.sealed_path(sha256).with_suffix(f".part-{os.getpid()}")
+            with file.open("rb") as source:
+                await asyncio.to_thread(self._vault.seal, source.fileno(), sha256, part)
+            part.rename(self._artifacts.sealed_path(sha256))
+        self._artifacts.remove_plain(sha256)
 
-async def _call(request: CarveRequest) -> CarveAnswer:
+    async def _source(self, sha256: str) -> tuple[str, tuple[int, ...]]:
+        """The path by which the carver reads a model, and the descriptor that it needs for it."""
+        sealed = self._artifacts.sealed_file(sha256)
+        if sealed is None:
+            return str(self._artifacts.file(sha256)), ()
+        descriptor = await asyncio.to_thread(self._vault.open, sealed)
+        return f"/proc/self/fd/{descriptor}", (descriptor,)
+
+    def _adopted(self, answer: CarveAnswer, folder: Path) -> CarveAnswer:
+        for part in answer.slices:
+            for artifact in part.artifacts:
+                made = folder / artifact.sha256
+                if made.exists():
+                    self._artifacts.adopt(made, artifact.sha256)
+        return answer
+
+    async def _carve_sealed(
+        self, request: CarveRequest, source_fd: tuple[int, ...], folder: Path
+    ) -> CarveAnswer:
+        ours, theirs = control_pair()
+        with ours, theirs, _collected(ours) as files:
+            asked = replace(request, output_path="", output_fd=theirs.fileno())
+            answer = await _call(asked, (*source_fd, theirs.fileno()))
+            while _take(ours, files):
+                pass
+            sealed: dict[str, Artifact] = {}
+            for sha256, descriptor in files.items():
+                made = folder / sha256
+                sealed[sha256] = await asyncio.to_thread(self._vault.seal, descriptor, sha256, made)
+                self._artifacts.adopt(made, sealed[sha256].sha256)
+        return replace(
+            answer,
+            slices=tuple(
+                replace(part, artifacts=tuple(_sealed(sealed, each) for each in part.artifacts))
+                for part in answer.slices
+            ),
+        )
+
+
+def _sealed(sealed: dict[str, Artifact], plain: Artifact) -> Artifact:
+    found = sealed.get(plain.sha256)
+    if found is None:
+        raise Internal(f"the carver kept slice {plain.sha256[:12]}… to itself")
+    return found
+
+
+@contextmanager
+def _collected(ours: socket.socket) -> Generator[dict[str, int]]:
+    """Memory files that the carver sends, by hash; closed at the end."""
+    files: dict[str, int] = {}
+    loop = asyncio.get_running_loop()
+    ours.setblocking(False)
+    loop.add_reader(ours.fileno(), _take, ours, files)
+    try:
+        yield files
+    finally:
+        loop.remove_reader(ours.fileno())
+        close_all(files.values())
+
+
+def _take(ours: socket.socket, files: dict[str, int]) -> bool:
+    """One file from the carver; False when there is none now."""
+    try:
+        name, descriptors = receive_message(ours, HASH_CHARACTERS)
+    except (BlockingIOError, InterruptedError):
+        return False
+    if len(descriptors) != 1 or name.decode(errors="replace") in files:
+        close_all(descriptors)
+        return bool(name)
+    files[name.decode(errors="replace")] = descriptors[0]
+    return True
+
+
+async def _call(request: CarveRequest, descriptors: tuple[int, ...]) -> CarveAnswer:
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -73,6 +167,7 @@ async def _call(request: CarveRequest) -> CarveAnswer:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=environment,
+        pass_fds=descriptors,
     )
     try:
         async with asyncio.timeout(CARVE_SECONDS_MAX):

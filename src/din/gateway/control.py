@@ -24,7 +24,7 @@ from din.gateway.core import Gateway
 from din.gateway.draining import Draining
 from din.gateway.service import InferenceAnswer, InferenceCall, InferenceDone, Started
 from din.gateway.serving import Serving
-from din.gateway.viewing import model_view, node_view
+from din.gateway.viewing import model_view, node_view, trust_notes
 from din.placement.compare import compare_split
 from din.version import __version__
 from din.wire.registration import decode_registration
@@ -78,7 +78,8 @@ class GatewayService:
         shape = serving.shape(is_adapted=is_adapted)
         plan = gateway.fleet.plan(known, is_explained=True, slices=shape.slices)
         placements = tuple(holding.explained(each) for each in plan.placements)
-        plan = msgspec.structs.replace(plan, placements=placements)
+        notes = (*plan.notes, *trust_notes(serving.deployment.partition, shape.slices))
+        plan = msgspec.structs.replace(plan, placements=placements, notes=notes)
         return plan if shape.single_slice is not None else self._judged(plan, serving)
 
     def _judged(self, plan: Plan, serving: Serving) -> Plan:

@@ -31,11 +31,13 @@ from din.gateway.fleet import Fleet
 from din.gateway.links import NodeLinks
 from din.gateway.metrics import GatewayMetrics
 from din.gateway.models import ModelBook, ModelRecord
+from din.gateway.orders import Orders
 from din.gateway.relay import Relay
 from din.gateway.request_tools import TIMEOUT_LIMITS, RequestTools
 from din.gateway.roll import Roll
 from din.gateway.serving import Serving
 from din.gateway.traces import TraceBook
+from din.gateway.vault import Vault, has_aes
 from din.placement.policy import Policy
 from din.store.contract import Store
 from din.wire.messages import Offer, Prepared, PrepareFailed, WorkerDied
@@ -62,6 +64,7 @@ class Effects:
     store: Store
     artifacts: ArtifactFolder
     carving: Carving
+    vault: Vault
     membership: Membership
     policy: Policy
     terms: Callable[[], Terms]
@@ -100,11 +103,12 @@ class Gateway:
             report=effects.report,
         )
         self.relay = Relay(
-            loop,
-            effects.gateway_id,
-            self.links,
-            self.fleet.name_of,
-            effects.result_bytes_max,
+            loop, effects.gateway_id, self.links, self.fleet.name_of, effects.result_bytes_max
+        )
+        self.vault = effects.vault
+        self.vault.has_aes = lambda: has_aes(self.fleet.fleet_nodes())
+        self.orders = Orders(
+            self.vault, effects.artifacts, self, self.fleet.addresses, self._artifact_url
         )
         self.deployer = Deployer(
             store=effects.store,
@@ -113,11 +117,13 @@ class Gateway:
             sender=self.links,
             is_local=self.links.is_local,
             clock=effects.clock,
-            artifact_url=self._artifact_url,
+            orders=self.orders,
             report=effects.report,
             timeouts=self.timeouts,
         )
-        self.models = ModelBook(effects.store, effects.artifacts, effects.carving)
+        self.models = ModelBook(
+            effects.store, effects.artifacts, effects.carving, lambda: self.vault.is_encrypting
+        )
         self.traces = TraceBook(self.fleet.name_of, effects.wall_clock_iso)
         self.dispatch = Dispatch(loop, self.models, self._request_tools())
         self._tasks: set[asyncio.Task[None]] = set()
@@ -215,6 +221,21 @@ class Gateway:
     def promised_mib(self, node_id: NodeId) -> int:
         """Memory promised to slices there."""
         return self.deployer.promised_mib(node_id)
+
+    def takes_grants(self, node_id: NodeId) -> bool:
+        """Whether sealed slices can be opened there."""
+        return self.orders.takes_grants(node_id)
+
+    # orders.Keyholders.
+
+    def is_local(self, node_id: NodeId) -> bool:
+        """Whether a node is this user's own on this machine."""
+        return self.links.is_local(node_id)
+
+    def public_key(self, node_id: NodeId) -> bytes | None:
+        """Of its certificate; none any more once it was revoked."""
+        binding = None if self.roll.is_revoked(node_id) else self.roll.binding(node_id)
+        return (binding.public_key or None) if binding is not None else None
 
     def loaded_mib(self, node_id: NodeId) -> int:
         """The loaded part of it."""

@@ -32,16 +32,15 @@ from din.gateway.hearing import FleetFacts
 from din.gateway.holding import Holding, Known
 from din.gateway.leftovers import Leftovers
 from din.gateway.models import ModelRecord
+from din.gateway.orders import PREPARE_MS_MAX, Orders
 from din.gateway.relay import Sender
 from din.gateway.serving import Serving
 from din.store.contract import Store
-from din.wire.messages import Prepare, Prepared, PrepareFailed, Unload
+from din.wire.messages import Prepared, PrepareFailed, Unload
 
 RECONCILE_SECONDS: Final = 1.0
 SPARE_PLAN_MS: Final = 10_000.0
 """How often a second replica is looked for while nothing changed."""
-PREPARE_MS_MAX: Final = 120_000
-"""A node that has not loaded a slice by then is given up for this slice."""
 
 Report = Callable[..., None]
 
@@ -58,7 +57,7 @@ class Deployer:
         sender: Sender,
         is_local: Callable[[str], bool],
         clock: Callable[[], float],
-        artifact_url: Callable[[NodeId], str],
+        orders: Orders,
         timeouts: Timeouts,
         report: Report,
     ) -> None:
@@ -69,7 +68,7 @@ class Deployer:
         self._sender = sender
         self._is_local = is_local
         self._clock = clock
-        self._artifact_url = artifact_url
+        self._orders = orders
         self._report = report
         self._timeouts = timeouts
         self._holdings: dict[Epoch, Holding] = {}
@@ -263,6 +262,7 @@ class Deployer:
                 self._drop(holding, node_id)
         if let_go(holding, self._drains, self._sender):
             self._fleet.memory_changed()
+        self._orders.renew(holding, self._sender, now_ms)
         known = holding.known(self._fleet.is_routable, self._drains.leaving(), now_ms)
         if known.is_satisfied or not self._is_worth_planning(holding, known, now_ms):
             self._settle(holding)
@@ -320,27 +320,14 @@ class Deployer:
             holding.may_be_cut = not self.on_too_large(holding.record, needed)
 
     def _prepare(self, holding: Holding, index: int, node_id: NodeId) -> None:
-        deployment = holding.serving.deployment
-        partition = holding.partition
-        message = Prepare(
-            deployment.epoch,
-            deployment.manifest.model_id,
-            partition.slices[index],
-            partition.edges,
-            partition.adapted_edges,
-            deployment.manifest.workers,
-            deployment.manifest.backend_options,
-            self._artifact_url(node_id),
-            {each: self._fleet.addresses(each) for each in holding.nodes()},
-            PREPARE_MS_MAX,
-        )
         try:
-            is_sent = self._sender.send(node_id, message)
-        except DinError as error:  # too many edges or peers for one frame: no node will take it
+            is_sent = self._sender.send(node_id, self._orders.prepare(holding, index, node_id))
+        except DinError as error:  # no key for this node, or too much for one frame
             holding.failed(index, node_id, error, self._clock())
             is_sent = False
         if not is_sent:
-            self._report("slice not sent", node=node_id, slice=partition.slices[index].name)
+            name = holding.partition.slices[index].name
+            self._report("slice not sent", node=node_id, slice=name)
 
     def _drop(self, holding: Holding, node_id: NodeId) -> None:
         """A node shall hold nothing of a deployment any more."""

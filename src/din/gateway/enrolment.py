@@ -25,7 +25,7 @@ from din.gateway.audit import AuditLog
 from din.gateway.roll import Binding, Roll
 from din.gateway.tokens import TokenBook
 from din.trust.authority import CERTIFICATE_LIFE, Authority
-from din.trust.requests import key_digest, public_key_of_request
+from din.trust.requests import key_digest, public_key_bytes, public_key_of_request
 
 JOINS_AT_ONCE_MAX: Final = 16
 
@@ -45,6 +45,7 @@ class Enrolment:
         gateways: Callable[[], tuple[str, ...]],
         now_ms: Callable[[], int],
         audit: AuditLog,
+        signing_key: str,
     ) -> None:
         self._authority = authority
         self._tokens = tokens
@@ -55,6 +56,7 @@ class Enrolment:
         self._gateways = gateways
         self._now_ms = now_ms
         self._audit = audit
+        self._signing_key = signing_key
         self._joins = 0
 
     def authority_pem(self) -> bytes:
@@ -112,10 +114,11 @@ class Enrolment:
                 hint="stop that node, then join; it keeps its id",
             )
         caller = Caller(kind="node", name=order.node_id, address=peer.address)
+        binding = Binding(digest, order.name, use.labels, public_key_bytes(key))
         facts = {"name": order.name, "token_id": use.id, "labels": use.labels}
         async with self._audit.change(caller, "node.enrol", order.node_id, after=facts):
             await self._tokens.use(use, order.node_id, digest)
-            await self._roll.bind(order.node_id, Binding(digest, order.name, use.labels))
+            await self._roll.bind(order.node_id, binding)
         return self._enrolled(order.request, order.node_id)
 
     async def renew(self, order: RenewOrder, peer: Peer) -> Enrolled:
@@ -145,6 +148,7 @@ class Enrolment:
             cluster=self._cluster,
             gateway_id=self._gateway_id,
             gateways=self._gateways(),
+            signing_key=self._signing_key,
             begins_ms=begins_ms,
             ends_ms=begins_ms + int(CERTIFICATE_LIFE.total_seconds() * 1000),
         )

@@ -359,6 +359,7 @@ class Fleet:
             health_score=member.health_score,
             seen_ms=member.seen_ms,
             memory_mib_reserved=self._told().promised_mib(node_id),
+            takes_grants=self._told().takes_grants(node_id),
         )
 
     def _capped(self, health: NodeHealth, node_id: NodeId, memory_mib: int) -> NodeHealth:
@@ -368,8 +369,6 @@ class Fleet:
         if unloaded == health.memory_mib_free:
             return health
         return replace(health, memory_mib_free=unloaded)
-
-    # Time.
 
     def _now_ms(self) -> int:
         return int(self._clock())

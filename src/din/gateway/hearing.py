@@ -40,6 +40,10 @@ class FleetListener(Protocol):
         """The loaded part of it."""
         ...
 
+    def takes_grants(self, node_id: NodeId) -> bool:
+        """Whether sealed slices can be opened there."""
+        ...
+
     def measured_ms(self, slice_id: str, node_id: NodeId) -> float | None:
         """What a slice was measured to take there."""
         ...

@@ -56,6 +56,8 @@ class Holding:
         self.planned: object = None
         """What the last planning knew."""
         self.plan_again_ms = 0.0
+        self.renew_at_ms = 0.0
+        """When the leases of its sealed slices are prolonged next."""
         self.hint = ""
         self.error_code = ""
         self.stuck: frozenset[int] = frozenset()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import unicodedata
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
@@ -28,7 +28,7 @@ from din.domain.views import RegisterModel
 from din.errors import Conflict, Denied, DinError, NotFound, TooLarge
 from din.gateway.carving import Carving
 from din.gateway.names import nearest, normal_model_id
-from din.gateway.partition import build_partition
+from din.gateway.partition import build_partition, marked_private
 from din.gateway.record import (
     ModelRecord,
     adapter_of,
@@ -64,10 +64,18 @@ class Deploying(Protocol):
 class ModelBook:
     """All registered models. Implements dispatch.Book."""
 
-    def __init__(self, store: Store, artifacts: ArtifactFolder, carving: Carving) -> None:
+    def __init__(
+        self,
+        store: Store,
+        artifacts: ArtifactFolder,
+        carving: Carving,
+        encrypts: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`encrypts`: whether a model is sealed whose registration does not say."""
         self._store = store
         self._artifacts = artifacts
         self._carving = carving
+        self._encrypts = encrypts
         self._deployer: Deploying | None = None
         self._records: dict[str, dict[str, ModelRecord]] = {}
         self._servings: dict[tuple[str, str], Serving] = {}
@@ -216,12 +224,15 @@ class ModelBook:
     ) -> ModelRecord:
         model_id = order.model_id
         before, after = adapter_of(order.before, "before"), adapter_of(order.after, "after")
-        carved = await self._carve(order, memory_mib_max)
+        is_encrypted = self._encrypts() if order.encrypt is None else order.encrypt
+        carved = await self._carve(order, memory_mib_max, is_encrypted=is_encrypted)
         made = {artifact.sha256 for part in carved.slices for artifact in part.artifacts}
         try:
             for backend in {part.backend for part in carved.slices}:
                 check_backend_options(backend, order.backend_options)
-            partition = build_partition(carved, before, after)
+            partition = marked_private(build_partition(carved, before, after), order.private)
+            if is_encrypted and not self._is_slice(order.source_sha256):
+                await self._carving.seal_source(order.source_sha256)
         except DinError:
             self._drop_artifacts(made - {order.source_sha256})
             raise
@@ -230,6 +241,7 @@ class ModelBook:
             manifest=replace(
                 manifest_of(order, model_id, version, carved, partition, memory_mib_max),
                 tenant=tenant,
+                is_encrypted=is_encrypted,
             ),
             partition=partition,
             cuts=carved.cuts,
@@ -328,18 +340,32 @@ class ModelBook:
         serving = self._servings.get((record.manifest.model_id, record.manifest.version))
         return serving is not None and serving.deployment.state != "failed"
 
-    async def _carve(self, order: RegisterModel, memory_mib_max: int | None) -> CarveAnswer:
-        source = self._artifacts.file(order.source_sha256)
+    def _is_slice(self, sha256: str) -> bool:
+        """Whether nodes fetch this very file, so that it has to stay as it is."""
+        return any(
+            artifact.sha256 == sha256
+            for record in self._all_records()
+            for part in record.partition.slices
+            for artifact in part.artifacts
+        )
+
+    async def _carve(
+        self, order: RegisterModel, memory_mib_max: int | None, *, is_encrypted: bool
+    ) -> CarveAnswer:
+        if self._artifacts.sealed_file(order.source_sha256) is None:
+            self._artifacts.file(order.source_sha256)  # raises NotFound for what was not uploaded
         return await self._carving.carve(
             CarveRequest(
-                model_path=str(source),
+                model_path="",
                 output_path="",
                 partition_points=order.partition_points,
                 backend_map=order.backend_map,
                 slice_settings=settings_of(order),
                 input_shapes=order.inputs,
                 memory_mib_max=memory_mib_max,
-            )
+            ),
+            order.source_sha256,
+            is_sealed=is_encrypted,
         )
 
     async def _deploy(self, record: ModelRecord) -> None:

@@ -46,6 +46,23 @@ def build_partition(
     return Partition(slices=tuple(slices), edges=carved.edges, adapted_edges=edges)
 
 
+def marked_private(partition: Partition, private: str) -> Partition:
+    """With `first-last`, the parts from which inputs or answers could be read stay on trusted
+    nodes: the first and the last slice, and the adapters, which see photos and boxes."""
+    if private != "first-last":
+        return partition
+    last = max((part.index for part in partition.slices if part.kind == "model"), default=0)
+    return msgspec.structs.replace(
+        partition,
+        slices=tuple(
+            msgspec.structs.replace(part, is_sensitive=True)
+            if part.kind != "model" or part.index in (0, last)
+            else part
+            for part in partition.slices
+        ),
+    )
+
+
 def adapted_signature(
     partition: Partition, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:

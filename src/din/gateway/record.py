@@ -103,7 +103,7 @@ def settings_of(order: RegisterModel) -> tuple[SliceSetting, ...]:
     except msgspec.ValidationError as fault:
         raise UsageError(
             f"slices of the slicing strategy: {fault}",
-            hint="each slice may have name, device_type, labels and backend",
+            hint="each slice may have name, device_type, labels, backend and sensitive",
         ) from fault
     names = [each.name for each in found if each.name is not None]
     for name in names:

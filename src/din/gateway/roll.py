@@ -36,6 +36,8 @@ class Binding(Struct, frozen=True):
     key_sha256: str
     name: str = ""
     labels: dict[str, str] = {}
+    public_key: bytes = b""
+    """DER: keys of sealed slices are granted to it."""
 
 
 class Revoked(Struct, frozen=True):

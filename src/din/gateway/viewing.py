@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from din.discovery.membership import Member
+from din.domain.model import Partition
 from din.domain.node import NodeId
 from din.domain.views import ModelView, NodeView, ReplicaView, SliceView, StuckSlice
 from din.errors import NotFound
@@ -54,6 +57,19 @@ def _stuck_on(gateway: Gateway, node_id: NodeId) -> tuple[StuckSlice, ...]:
     )
 
 
+def trust_notes(partition: Partition, indexes: Collection[int]) -> tuple[str, ...]:
+    """What a plan says of slices that may not go everywhere."""
+    parts = [part for part in partition.slices if part.index in indexes]
+    sensitive = ", ".join(part.name for part in parts if part.is_sensitive)
+    sealed = ", ".join(part.name for part in parts if part.is_sealed)
+    notes: list[str] = []
+    if sensitive:
+        notes.append(f"only nodes with trust: high may hold the sensitive slices {sensitive}")
+    if sealed:
+        notes.append(f"sealed, opened in memory by nodes that hold a lease: {sealed}")
+    return tuple(notes)
+
+
 def _slices_on(gateway: Gateway, node_id: NodeId) -> tuple[str, ...]:
     return tuple(
         slice_label(holding, index)
@@ -78,6 +94,8 @@ def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
             bytes_weights=part.bytes_weights,
             memory_mib=part.memory_mib,
             device_type=part.device_type,
+            is_sensitive=part.is_sensitive,
+            is_sealed=part.is_sealed,
             replicas=tuple(
                 ReplicaView(
                     node=gateway.fleet.name_of(each.node_id),

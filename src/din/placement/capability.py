@@ -14,13 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from din.domain.model import Slice
-from din.domain.node import NodeProfile
+from din.domain.node import FleetNode
 
 WISHES_CACHED_MAX: Final = 256
 """Different wishes whose answers are kept; the one not asked for longest goes first."""
 KINDS_AT_START: Final = 16
 
 Labels = frozenset[tuple[str, str]]
+TRUST_LABEL: Final = "trust"
+TRUSTED: Final[Labels] = frozenset(((TRUST_LABEL, "high"),))
 Flags = npt.NDArray[np.bool_]
 
 
@@ -30,6 +32,8 @@ class Capability(NamedTuple):
     device_type: str
     backends: frozenset[str]
     labels: Labels
+    takes_grants: bool = True
+    """Sealed slices can be opened there."""
 
 
 class Wish(NamedTuple):
@@ -38,6 +42,7 @@ class Wish(NamedTuple):
     backend: str | None = None
     device_type: str | None = None
     labels: Labels = frozenset()
+    is_sealed: bool = False
 
     def is_met_by(self, capability: Capability) -> bool:
         """Compare exactly, case included."""
@@ -45,13 +50,18 @@ class Wish(NamedTuple):
             (self.backend is None or self.backend in capability.backends)
             and (self.device_type is None or self.device_type == capability.device_type)
             and self.labels <= capability.labels
+            and (capability.takes_grants or not self.is_sealed)
         )
 
 
-def capability_of(profile: NodeProfile) -> Capability:
-    """The static part of a profile."""
+def capability_of(node: FleetNode) -> Capability:
+    """The static part of a node."""
+    profile = node.profile
     return Capability(
-        profile.device_type, frozenset(profile.backends), frozenset(profile.labels.items())
+        profile.device_type,
+        frozenset(profile.backends),
+        frozenset(profile.labels.items()),
+        node.takes_grants,
     )
 
 
@@ -60,8 +70,14 @@ def wish_of(part: Slice) -> Wish:
     return Wish(
         backend=part.backend if part.kind == "model" else None,
         device_type=part.device_type,
-        labels=frozenset(part.labels.items()),
+        labels=frozenset(part.labels.items()) | trust_wish(part),
+        is_sealed=part.is_sealed,
     )
+
+
+def trust_wish(part: Slice) -> Labels:
+    """The label that a sensitive slice asks for beside its own."""
+    return TRUSTED if part.is_sensitive else frozenset()
 
 
 class CapabilityIndex:

@@ -15,11 +15,13 @@ from din.domain.device import parse_device_type
 from din.domain.model import Slice
 from din.domain.plan import Rejection
 from din.errors import UsageError
-from din.placement.capability import Flags, Wish, wish_of
+from din.placement.capability import TRUST_LABEL, Flags, Wish, trust_wish, wish_of
 from din.placement.policy import Constraint, ConstraintName, Policy
 from din.placement.table import STATUS_CODE, FleetTable
 
-STATIC: Final[frozenset[ConstraintName]] = frozenset(("status", "backend", "device_type", "labels"))
+STATIC: Final[frozenset[ConstraintName]] = frozenset(
+    ("status", "backend", "device_type", "labels", "trust", "key")
+)
 """Constraints that FleetTable.eligible answers from its cache."""
 
 
@@ -108,6 +110,16 @@ def _labels_words(table: FleetTable, row: int, part: Slice, limit: float) -> Wor
     )
 
 
+def _trust_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
+    label = table.node(row).profile.labels.get(TRUST_LABEL)
+    observed = f"trust: {label}" if label else "no trust label"
+    return Words(observed, "trust: high", f"slice {part.name!r} is sensitive")
+
+
+def _key_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
+    return Words("no certificate", "one, to be granted the key", f"slice {part.name!r} is sealed")
+
+
 def _memory_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
     free = float(table.memory_mib_free[row])
     reserved = float(table.memory_mib_reserved[row])
@@ -140,7 +152,14 @@ CHECKS: Final[dict[ConstraintName, Check]] = {
         _device_type_words,
     ),
     "labels": Check(
-        lambda table, part, limit: table.met_by(Wish(labels=wish_of(part).labels)), _labels_words
+        lambda table, part, limit: table.met_by(Wish(labels=frozenset(part.labels.items()))),
+        _labels_words,
+    ),
+    "trust": Check(
+        lambda table, part, limit: table.met_by(Wish(labels=trust_wish(part))), _trust_words
+    ),
+    "key": Check(
+        lambda table, part, limit: table.met_by(Wish(is_sealed=part.is_sealed)), _key_words
     ),
     "memory": Check(
         lambda table, part, limit: table.memory_mib_room[: table.size] >= part.memory_mib,

@@ -11,7 +11,7 @@ from din.domain.model import Slice
 from din.domain.node import FleetNode, NodeId
 from din.domain.plan import REJECTION_EXAMPLES_MAX, Rejection, RejectionCount
 from din.errors import CannotPlace
-from din.placement.capability import Flags, Wish, wish_of
+from din.placement.capability import Flags, Wish, trust_wish, wish_of
 from din.placement.constraints import device_type_differences as differences
 from din.placement.constraints import may_take, nearest_device_type, passes, reject
 from din.placement.policy import Constraint, Policy
@@ -267,6 +267,8 @@ def _device_type_hint(wanted: str, table: FleetTable) -> str:
 
 def _limit_hint(part: Slice, table: FleetTable, names: set[str]) -> str:
     rows = table.rows()
+    if words := _trust_hint(part, table, rows):
+        return words
     if "memory" in names:
         room = table.memory_mib_room[rows]
         roomiest = int(rows[int(room.argmax())])
@@ -281,3 +283,17 @@ def _limit_hint(part: Slice, table: FleetTable, names: set[str]) -> str:
     if "temperature" in names:
         return "wait until a node has cooled down; `din node list` shows temperatures"
     return "`din node list -o wide` shows status, health and load of every node"
+
+
+def _trust_hint(part: Slice, table: FleetTable, rows: Rows) -> str:
+    if not table.met_by(Wish(labels=trust_wish(part)))[rows].any():
+        return (
+            f"slice {part.name!r} is sensitive: give a machine that you trust the label, by "
+            "`din node label NODE trust=high` or by its join token"
+        )
+    if not table.met_by(Wish(is_sealed=part.is_sealed))[rows].any():
+        return (
+            f"slice {part.name!r} is sealed: join machines with a token (`din token create`), or "
+            "register the model with --no-encrypt"
+        )
+    return ""

@@ -124,7 +124,7 @@ class FleetTable:
         else:
             self.capabilities.release(int(self.kind[row]))
         self._nodes[row] = node
-        self.kind[row] = self.capabilities.acquire(capability_of(node.profile))
+        self.kind[row] = self.capabilities.acquire(capability_of(node))
         self.status[row] = STATUS_CODE[node.status]
         self.memory_mib_total[row] = node.profile.memory_mib
         self.memory_mib_reserved[row] = node.memory_mib_reserved

@@ -71,9 +71,9 @@ def _numbers(code: str, values: Sequence[Any]) -> bytes:
 
 
 def strategy_hash_of(request: CarveRequest) -> str:
-    """SHA256 of what shapes the slices: the request without its paths."""
+    """SHA256 of what shapes the slices: the request without its ways in and out."""
     shaping = msgspec.to_builtins(request)
-    del shaping["model_path"], shaping["output_path"]
+    del shaping["model_path"], shaping["output_path"], shaping["output_fd"]
     return hashlib.sha256(msgspec.json.encode(shaping, order="sorted")).hexdigest()
 
 

@@ -195,6 +195,7 @@ def _slice(found: Analysed, part: Part, file: _File, setting: SliceSetting) -> S
         is_random=any(each.is_random for each in dynamic),
         device_type=setting.device_type,
         labels=setting.labels,
+        is_sensitive=setting.sensitive,
     )
 
 

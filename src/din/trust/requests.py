@@ -74,3 +74,21 @@ def key_digest(key: ec.EllipticCurvePublicKey) -> str:
     digest = hashes.Hash(hashes.SHA256())
     digest.update(der)
     return digest.finalize().hex()
+
+
+def public_key_bytes(key: ec.EllipticCurvePublicKey) -> bytes:
+    """DER, as it is kept beside a node's id."""
+    return key.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+def load_public_key(der: bytes) -> ec.EllipticCurvePublicKey:
+    """A P-256 key from its DER form. Raises UsageError."""
+    try:
+        key = serialization.load_der_public_key(der)
+    except (ValueError, UnsupportedAlgorithm):
+        raise UsageError("the node's public key cannot be read", hint="join it anew") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise UsageError("the node's public key is not on P-256", hint="join it anew")
+    return key

@@ -178,42 +178,29 @@ def sealed_pieces(header: Header, data_key: bytes, plain: Buffer) -> Iterator[by
         yield sealer.seal(view[start : start + CHUNK_BYTES])
 
 
-class ChunkOpener:
-    """Decrypts chunks, each into its place."""
+def opened_pieces(read: Reader, header: Header, data_key: bytes) -> Iterator[memoryview]:
+    """The content of a sealed file, chunk by chunk, each in the same memory as the one before;
+    `read` fills a buffer with what follows the header and then what follows that.
 
-    def __init__(self, header: Header, data_key: bytes) -> None:
-        self._header = header
-        self._aad = header.data
-        self._cipher = _CIPHERS[header.algorithm](data_key)
-
-    def open(self, index: int, sealed: Buffer, target: memoryview) -> None:
-        """One chunk with its tag. Raises BadModel when it is not what was sealed there."""
-        nonce = _nonce(self._header, index)
-        try:
-            self._cipher.decrypt_into(nonce, sealed, self._aad, target)
-        except InvalidTag:
-            raise BadModel(
-                f"chunk {index} of {self._header.chunks} of the sealed file does not open",
-                hint=_DAMAGED,
-            ) from None
-
-
-def open_into(read: Reader, header: Header, data_key: bytes, target: memoryview) -> None:
-    """Decrypt a whole sealed file into memory of exactly its plain size; `read` fills a buffer
-    with what follows the header and then what follows that.
-
-    Raises BadModel when a byte was changed, or a chunk is missing, doubled or at another place;
-    what `target` holds then is worthless.
+    Raises BadModel when a byte was changed, or a chunk is missing, doubled or at another place:
+    what was yielded before must not be used then.
     """
-    assert len(target) == header.plain_nbytes, "the target has another size"
-    opener = ChunkOpener(header, data_key)
+    aad, cipher = header.data, _CIPHERS[header.algorithm](data_key)
     room = memoryview(bytearray(CHUNK_BYTES + TAG_BYTES))
+    plain = memoryview(bytearray(CHUNK_BYTES))
     for index in range(header.chunks):
-        part = target[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES]
-        sealed = room[: len(part) + TAG_BYTES]
+        nbytes = CHUNK_BYTES if index < header.chunks - 1 else _last_bytes(header)
+        sealed, part = room[: nbytes + TAG_BYTES], plain[:nbytes]
         if read(sealed) != len(sealed):
             raise BadModel(f"the sealed file ends in chunk {index}", hint=_DAMAGED)
-        opener.open(index, sealed, part)
+        try:
+            cipher.decrypt_into(_nonce(header, index), sealed, aad, part)
+        except InvalidTag:
+            raise BadModel(
+                f"chunk {index} of {header.chunks} of the sealed file does not open",
+                hint=_DAMAGED,
+            ) from None
+        yield part
 
 
 def check_length(header: Header, nbytes: int) -> None:
@@ -228,10 +215,11 @@ def open_sealed(sealed: bytes | bytearray, data_key: bytes) -> bytearray:
     """The plain content of a whole sealed file. Raises BadModel."""
     header = parse_header(sealed)
     check_length(header, len(sealed))
-    plain = bytearray(header.plain_nbytes)
     source = BytesIO(sealed)
     source.seek(HEADER_BYTES)
-    open_into(source.readinto, header, data_key, memoryview(plain))
+    plain = bytearray()
+    for piece in opened_pieces(source.readinto, header, data_key):
+        plain += piece
     return plain
 
 

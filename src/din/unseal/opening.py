@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import mmap
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +22,7 @@ from din.errors import BadModel, Denied, Unavailable
 from din.trust.authority import read_secret
 from din.trust.grants import data_key_of
 from din.trust.requests import load_key
-from din.trust.sealing import CHUNK_BYTES, HEADER_BYTES, check_length, open_into, parse_header
+from din.trust.sealing import CHUNK_BYTES, HEADER_BYTES, check_length, opened_pieces, parse_header
 from din.trust.signing import check_signature
 from din.wire.statement import read_statement
 from din.wire.unseal import Unseal
@@ -119,37 +118,35 @@ def _opened(source: int, artifact: Artifact, grant: bytes, trusted: Trusted) -> 
         at += count
         return count
 
-    return _filled(header.plain_nbytes, lambda target: open_into(read, header, key, target))
+    return _filled(opened_pieces(read, header, key))
 
 
 def _copied(source: int, artifact: Artifact) -> int:
     """What is not sealed is copied and hashed, so that a later change on disk changes nothing."""
-
-    def fill(target: memoryview) -> None:
-        digest = hashlib.sha256()
-        for start in range(0, artifact.nbytes, CHUNK_BYTES):
-            part = target[start : start + CHUNK_BYTES]
-            if os.preadv(source, [part], start) != len(part):
-                raise BadModel(f"the file ends after {start} bytes", hint=_CHANGED)
-            digest.update(part)
-        if digest.hexdigest() != artifact.sha256:
-            raise BadModel("the file is not the one that was signed", hint=_CHANGED)
-
-    return _filled(artifact.nbytes, fill)
+    return _filled(_checked_pieces(source, artifact))
 
 
-def _filled(nbytes: int, fill: Callable[[memoryview], None]) -> int:
-    """A memfd of that size, filled, then sealed against every change."""
+def _checked_pieces(source: int, artifact: Artifact) -> Iterator[memoryview]:
+    digest = hashlib.sha256()
+    room = memoryview(bytearray(min(CHUNK_BYTES, artifact.nbytes)))
+    for start in range(0, artifact.nbytes, CHUNK_BYTES):
+        piece = room[: artifact.nbytes - start]
+        if os.preadv(source, [piece], start) != len(piece):
+            raise BadModel(f"the file ends after {start} bytes", hint=_CHANGED)
+        digest.update(piece)
+        yield piece
+    if digest.hexdigest() != artifact.sha256:
+        raise BadModel("the file is not the one that was signed", hint=_CHANGED)
+
+
+def _filled(pieces: Iterable[memoryview]) -> int:
+    """A memfd with these pieces, sealed against every change."""
     descriptor = os.memfd_create("din-slice", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.ftruncate(descriptor, nbytes)
-        if nbytes:
-            memory = mmap.mmap(descriptor, nbytes)
-            target = memoryview(memory)
-            # Not closed after an error: its frames still look at parts. It goes with them.
-            fill(target)
-            target.release()
-            memory.close()
+        with open(descriptor, "wb", buffering=0, closefd=False) as memory:
+            for piece in pieces:
+                while piece:
+                    piece = piece[memory.write(piece) :]  # noqa: PLW2901 - what is left of it
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
     except BaseException:
         os.close(descriptor)

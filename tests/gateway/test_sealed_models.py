@@ -1,0 +1,172 @@
+"""Models whose files are sealed: by real carvers, with real keys."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+
+import onnx_models
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from din.artifacts.files import ArtifactFolder
+from din.domain.model import CarveAnswer, CarveRequest
+from din.errors import BadModel, Denied, NotFound
+from din.gateway.carving import Carving
+from din.gateway.vault import Vault
+from din.trust.grants import data_key_of
+from din.trust.requests import public_key_bytes
+from din.trust.sealing import open_sealed, parse_header
+from din.trust.signing import check_signature
+
+MARKER = b"plain-content-of-the-model"
+PLAIN = onnx_models.double() + bytes((0x32, len(MARKER))) + MARKER
+SOURCE = hashlib.sha256(PLAIN).hexdigest()
+
+
+class Shop:
+    """A gateway's folders, with an uploaded model."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.vault = Vault(folder / "trust", is_signing=True)
+        self.artifacts = ArtifactFolder(folder / "artifacts", 1 << 30)
+        self.carving = Carving(self.artifacts, folder / "carving", self.vault)
+        (self.artifacts.path / SOURCE).write_bytes(PLAIN)
+
+    async def carve(self, *, is_sealed: bool = True, points: tuple[str, ...] = ()) -> CarveAnswer:
+        request = CarveRequest(model_path="", output_path="", partition_points=points)
+        return await self.carving.carve(request, SOURCE, is_sealed=is_sealed)
+
+    def plain_files(self) -> list[Path]:
+        files = [each for each in self.folder.rglob("*") if each.is_file()]
+        return [each for each in files if b"Add" in each.read_bytes()]
+
+
+def play(folder: Path, story: Callable[[Shop], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        await story(Shop(folder))
+
+    asyncio.run(whole())
+
+
+def test_a_sealed_model_leaves_nothing_plain_and_can_be_carved_again(tmp_path: Path) -> None:
+    async def story(shop: Shop) -> None:
+        plain = await shop.carve(is_sealed=False)
+        for part in plain.slices:
+            shop.artifacts.remove(part.artifacts[0].sha256)
+        first = await shop.carve()
+        await shop.carving.seal_source(SOURCE)
+        assert shop.plain_files() == []
+        again = await shop.carve()
+        (one,), (two,) = (each.slices[0].artifacts for each in (first, again))
+        assert one.plain_sha256 == two.plain_sha256 == plain.slices[0].artifacts[0].sha256
+        assert one.sha256 != two.sha256
+        assert first.slices[0].slice_id == plain.slices[0].slice_id
+        assert shop.artifacts.hashes() == {SOURCE, one.sha256, two.sha256}
+        data = shop.artifacts.file(one.sha256).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (one.nbytes, one.sha256)
+        await shop.carving.seal_source(SOURCE)
+        assert list((shop.folder / "carving").iterdir()) == []
+
+    play(tmp_path, story)
+
+
+def test_a_sealed_source_is_known_but_not_given_out(tmp_path: Path) -> None:
+    async def story(shop: Shop) -> None:
+        await shop.carving.seal_source(SOURCE)
+        assert shop.artifacts.size(SOURCE)
+        with pytest.raises(NotFound):
+            shop.artifacts.file(SOURCE)
+        shop.artifacts.remove(SOURCE)
+        assert shop.artifacts.size(SOURCE) is None
+
+    play(tmp_path, story)
+
+
+def test_a_source_that_was_changed_on_disk_is_refused(tmp_path: Path) -> None:
+    async def story(shop: Shop) -> None:
+        (shop.artifacts.path / SOURCE).write_bytes(PLAIN + b"\0")
+        with pytest.raises(BadModel, match="is not"):
+            await shop.carving.seal_source(SOURCE)
+        (shop.artifacts.path / SOURCE).write_bytes(PLAIN)
+        await shop.carving.seal_source(SOURCE)
+        path = shop.artifacts.sealed_path(SOURCE)
+        path.write_bytes(path.read_bytes()[:-1])
+        with pytest.raises(BadModel, match="bytes instead of"):
+            await shop.carve()
+
+    play(tmp_path, story)
+
+
+def test_a_bad_model_is_refused_the_same_way_when_it_is_sealed(tmp_path: Path) -> None:
+    async def story(shop: Shop) -> None:
+        (shop.artifacts.path / SOURCE).write_bytes(b"no model")
+        with pytest.raises(BadModel, match="the model file") as caught:
+            await shop.carve()
+        assert "/proc" not in caught.value.message
+        assert list((shop.folder / "carving").iterdir()) == []
+
+    before = open_files()
+    play(tmp_path, story)
+    assert open_files() == before
+
+
+def test_descriptors_are_given_back(tmp_path: Path) -> None:
+    async def story(shop: Shop) -> None:
+        await shop.carving.seal_source(SOURCE)
+        before = open_files()
+        await shop.carve()
+        assert open_files() == before
+
+    play(tmp_path, story)
+
+
+def test_a_node_opens_a_sealed_slice_with_its_grant_only(tmp_path: Path) -> None:
+    async def story(shop: Shop) -> None:
+        (artifact,) = (await shop.carve()).slices[0].artifacts
+        file = shop.artifacts.file(artifact.sha256)
+        node, other = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+        data = file.read_bytes()
+        header = parse_header(data)
+        grant = shop.vault.grant(file, public_key_bytes(node.public_key()))
+        plain = bytes(open_sealed(data, data_key_of(grant, header, node)))
+        assert hashlib.sha256(plain).hexdigest() == artifact.plain_sha256
+        with pytest.raises(Denied):
+            data_key_of(grant, header, other)
+        local = shop.vault.grant(file, None)
+        assert data_key_of(local, header, None) == data_key_of(grant, header, node)
+
+    play(tmp_path, story)
+
+
+def test_only_a_gateway_with_foreign_nodes_signs(tmp_path: Path) -> None:
+    vault = Vault(tmp_path / "a", is_signing=True)
+    check_signature(vault.signing_key, b"{}", vault.sign(b"{}"))
+    quiet = Vault(tmp_path / "b")
+    assert quiet.sign(b"{}") == b""
+    assert not (tmp_path / "b").exists(), "no key is made before it is needed"
+
+
+def test_a_slow_processor_decides_the_cipher(tmp_path: Path) -> None:
+    vault = Vault(tmp_path)
+    content = Random(1).randbytes(1000)
+    source = tmp_path / "plain"
+    source.write_bytes(content)
+    sha256 = hashlib.sha256(content).hexdigest()
+    for has_aes, algorithm in ((True, "aes-256-gcm"), (False, "chacha20-poly1305")):
+        vault.has_aes = lambda found=has_aes: found
+        with source.open("rb") as file:
+            vault.seal(file.fileno(), sha256, tmp_path / "sealed")
+        assert parse_header((tmp_path / "sealed").read_bytes()).algorithm == algorithm
+        descriptor = vault.open(tmp_path / "sealed")
+        assert os.read(descriptor, 2000) == content
+        os.close(descriptor)
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
