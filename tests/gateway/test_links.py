@@ -20,6 +20,7 @@ from din.wire.messages import (
     Offer,
     Prepared,
     PrepareFailed,
+    Progress,
     Result,
     Revoke,
     Revoked,
@@ -77,10 +78,17 @@ class Rooms:
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.offer_error: DinError | None = None
+        self.strangers: set[str] = set()
+        """Nodes without a part in any request."""
+        self.is_late = False
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **_: Any) -> Any:
             self.calls.append((name, arguments))
+            if name == "is_under_way":
+                return not self.is_late
+            if name in ("is_party", "is_edge"):
+                return arguments[0] not in self.strangers
             if name == "place_result":
                 return memoryview(bytearray(arguments[1]))
             if name == "revoke":
@@ -144,6 +152,41 @@ def test_frames_go_to_open_links_only(play: Play):
 def test_each_kind_reaches_its_room(play: Play, message: AnyMessage, call: str):
     play.arrives(message)
     assert len(play.rooms.named(call)) == 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        RESULT,
+        Failed(1, 1, 0, NODE_B, "DIN-330", "x"),
+        BusyNode(1, 1, 0, NODE_B, 3, 5),
+        run_for(NODE_B),
+    ],
+)
+def test_a_node_without_a_part_in_a_request_says_nothing_about_it(play: Play, message: AnyMessage):
+    play.rooms.strangers.add(NODE_A)
+    for _ in range(3):
+        play.arrives(message)
+    for call in ("on_result", "on_failed", "on_busy"):
+        assert play.rooms.named(call) == []
+    assert play.b.sent == []
+    assert play.links._relayed_bytes == 0
+    (told,) = play.reports.of("frame refused")
+    assert (told["node"], told["kind"], told["frames"]) == (NODE_A, type(message).__name__, 1)
+
+
+def test_marks_of_requests_without_a_part_in_them_are_left_out(play: Play):
+    play.rooms.strangers.add(NODE_A)
+    play.arrives(Accepted((Progress(1, 1, 0, "accepted"),)))
+    assert play.rooms.named("on_accepted") == [(Accepted(()),)]
+    assert play.reports.of("frame refused")
+
+
+def test_a_frame_to_relay_that_comes_too_late_is_dropped_without_a_word(play: Play):
+    play.rooms.is_late = True
+    play.arrives(run_for(NODE_B))
+    assert play.b.sent == []
+    assert play.reports.of("frame refused") == []
 
 
 def test_bodies_are_taken_only_for_results_and_frames_to_relay(play: Play):

@@ -26,6 +26,7 @@ from gateway_fakes import (
     settle,
     timing,
 )
+from msgspec.structs import replace
 
 from din.domain.deployment import Route
 from din.domain.model import GATEWAY, Edge, Partition
@@ -317,6 +318,38 @@ def test_a_lost_link_ends_the_attempts_that_use_the_node_and_no_other():
         assert found.is_node_suspect
         assert found.blamed == (NODE_B,)
         assert "link closed: reset" in found.error.message
+
+    in_virtual_time(story)
+
+
+def test_only_the_producer_on_the_route_may_send_through_the_gateway():
+    async def story() -> None:
+        play = Play()
+        task = play.start()
+        await settle()
+        route = play.attempt.route
+        first, second = route.nodes[:2]
+        frame = Run(
+            play.attempt.request_id, NUMBER, 1, route, 1000, (), GATEWAY_ID, second, producer=0
+        )
+        assert play.relay.is_party(first, frame.request_id)
+        assert not play.relay.is_party("0" * 16, frame.request_id)
+        assert play.relay.is_edge(first, frame)
+        for wrong in (
+            replace(frame, producer=1),
+            replace(frame, producer=-1),
+            replace(frame, producer=99),
+            replace(frame, slice_index=99),
+            replace(frame, target=first),
+            replace(frame, route=replace(route, nodes=("0" * 16, *route.nodes[1:]))),
+            replace(frame, request_id=99),
+        ):
+            assert not play.relay.is_edge(first, wrong)
+        assert not play.relay.is_edge(second, frame)
+        assert play.relay.is_under_way(frame)
+        assert not play.relay.is_under_way(replace(frame, attempt=NUMBER + 1))
+        await ended(task)
+        assert not play.relay.is_under_way(frame)
 
     in_virtual_time(story)
 

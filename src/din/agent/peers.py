@@ -24,6 +24,8 @@ from din.errors import DinError, Unavailable
 from din.flow.backoff import Backoff
 from din.transport.dial import dial
 from din.transport.link import Link, LinkHandler
+from din.transport.server import RoleOf, node_role
+from din.transport.tls_identity import TlsIdentity
 from din.wire.messages import AnyMessage, Failed, Run
 
 PEERS_MAX: Final = 256
@@ -72,7 +74,20 @@ class _Peer:
 class Peers:
     """All links by the id at the other end. Implements executor.Post."""
 
-    def __init__(self, own_id: str, session: int, random: Random, report: Report) -> None:
+    def __init__(
+        self,
+        own_id: str,
+        session: int,
+        random: Random,
+        report: Report,
+        *,
+        tls: TlsIdentity | None = None,
+        role_of: RoleOf = node_role,
+    ) -> None:
+        """With an identity other machines are reached encrypted only, and each must prove the role
+        that `role_of` wants of its id."""
+        self._tls = tls
+        self._role_of = role_of
         self._own_id = own_id
         self._session = session
         self._random = random
@@ -182,6 +197,8 @@ class Peers:
                     own_id=self._own_id,
                     session=self._session,
                     target_id=node_id,
+                    target_role=self._role_of(node_id),
+                    tls=self._tls,
                     handler=self._handler,
                     timeout_ms=DIAL_MS,
                     report=self._report,
@@ -197,11 +214,15 @@ class Peers:
                 peer.dialling = None
 
     def forget(self, node_ids: Sequence[str]) -> None:
-        """These nodes share no deployment with us any more: dial them no more."""
+        """These nodes share no deployment with us any more: dial them no more, and end what is
+        open."""
         for node_id in node_ids:
             peer = self._peers.get(node_id)
             if peer is not None:
                 peer.addresses = ()
+                peer.dial_afresh()
+                for link in list(peer.links):
+                    link.close("no deployment names both ends any more", is_orderly=True)
                 if not peer.links:
                     del self._peers[node_id]
 

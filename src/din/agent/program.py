@@ -23,6 +23,7 @@ from din.agent.executor import Executor
 from din.agent.files import SliceFiles
 from din.agent.join import Joined, Joiner
 from din.agent.log import Log
+from din.agent.named import Named
 from din.agent.offers import Offers
 from din.agent.peers import Peers
 from din.agent.profile import check_host, make_profile, sensor_settings
@@ -44,6 +45,7 @@ from din.system.signals import stop_signals
 from din.transport.http_client import HttpClient
 from din.transport.redial import Redialler
 from din.transport.server import LinkServer
+from din.transport.tls_identity import identity_in
 from din.wire.messages import AnyMessage
 
 GRACE_S: Final = 10.0
@@ -71,7 +73,12 @@ class Agent:
         self._addresses = OwnAddresses(config.host, self._on_addresses, report)
         self._socket_path = socket_path(Path(config.state_dir), identity.node_id)
         node_id, session = identity.node_id, identity.session
-        self._peers = Peers(node_id, session, self._random, report)
+        tls = self._tls = identity_in(Path(config.state_dir) / "trust", config.cluster, report)
+        self._named = Named(report)
+        self._peers = Peers(
+            node_id, session, self._random, report, tls=tls, role_of=self._named.role_of
+        )
+        self._named.connect(self._peers.forget)
         self._executor = Executor(self._loop, node_id, self._peers, self._drop)
         self._zygote = Zygote(self._loop, lambda text: report("zygote", reason=text))
         self._offers = Offers(report)
@@ -83,6 +90,7 @@ class Agent:
             zygote=self._zygote,
             executor=self._executor,
             peers=self._peers,
+            named=self._named,
             offers=self._offers,
             files=files,
             unsealer=self._unsealer,
@@ -90,9 +98,19 @@ class Agent:
             memory_free=lambda: sensors.health(0).memory_mib_free,
             report=report,
         )
-        self._router = Router(self._executor, self._peers, self._offers, self._slices, report)
+        self._router = Router(
+            self._executor, self._peers, self._offers, self._slices, self._named, report
+        )
         self._peers.connect(self._router, self._slices.reach_changed)
-        self._server = LinkServer(node_id, session, self._router, report=report)
+        self._server = LinkServer(
+            node_id,
+            session,
+            self._router,
+            report=report,
+            admit=self._named.refusal_of_link,
+            tls=tls,
+            role_of=self._named.role_of,
+        )
         self._joiner = self._make_joiner()
         self._redialler: Redialler | None = None
         self._changes: set[asyncio.Task[None]] = set()
@@ -176,11 +194,11 @@ class Agent:
     def _on_joined(self, joined: Joined) -> None:
         """A registration was accepted, the first or another one."""
         answer = joined.answer
-        is_other = answer.gateway_id != self._router.gateway_id
+        is_other = answer.gateway_id != self._named.gateway_id
         if self._redialler is not None and not is_other:
             self._redialler.update(joined.links)
             return
-        self._router.gateway_id = answer.gateway_id
+        self._named.gateway_id = answer.gateway_id
         former, self._redialler = (
             self._redialler,
             Redialler(
@@ -190,6 +208,7 @@ class Agent:
                 handler=self._router,
                 random=self._random,
                 target_id=answer.gateway_id,
+                tls=self._tls,
                 report=self._log.report,
             ),
         )
@@ -202,7 +221,7 @@ class Agent:
     # Wires.
 
     def _tell(self, message: AnyMessage) -> bool:
-        return self._peers.tell(self._router.gateway_id, message)
+        return self._peers.tell(self._named.gateway_id, message)
 
     def _drop(self, key: SliceKey) -> None:
         self._slices.drop(key)

@@ -19,6 +19,7 @@ from typing import Final, Protocol
 from din.agent.executor import Executor
 from din.agent.files import SliceFiles
 from din.agent.leasing import LeaseWatch, over_error
+from din.agent.named import Named
 from din.agent.offers import Offers
 from din.agent.peers import Peers
 from din.agent.pool import WorkerPool, open_paths
@@ -78,6 +79,7 @@ class Slices:
         zygote: Zygote,
         executor: Executor,
         peers: Peers,
+        named: Named,
         offers: Offers,
         files: SliceFiles,
         unsealer: Unsealer,
@@ -88,6 +90,7 @@ class Slices:
         self._zygote = zygote
         self._executor = executor
         self._peers = peers
+        self._named = named
         self._offers = offers
         self._files = files
         self._unsealer = unsealer
@@ -112,6 +115,7 @@ class Slices:
                 return
             held = self._held[key] = _Held(order)
         held.order = order
+        self._named.name(order.epoch, order.peers)
         self._leases.grant(key, order)
         if held.task is None:
             held.task = asyncio.get_running_loop().create_task(self._prepare(key, held))
@@ -134,7 +138,7 @@ class Slices:
     def _unload(self, key: SliceKey, held: _Held) -> None:
         self._leases.end(key)
         if held.loaded is None:
-            del self._held[key]
+            self._forget(key)
             if held.task is not None:
                 held.task.cancel()
         else:
@@ -154,7 +158,8 @@ class Slices:
     def drop(self, key: SliceKey) -> None:
         """Nothing needs the slice any more: stop its workers."""
         self._leases.end(key)
-        held = self._held.pop(key, None)
+        held = self._held.get(key)
+        self._forget(key)
         if held is None or held.pool is None:
             return
         leaving = asyncio.get_running_loop().create_task(self._leave(key, held, held.pool))
@@ -278,7 +283,7 @@ class Slices:
     def _give_up(self, key: SliceKey, held: _Held, error: DinError) -> None:
         if held.loaded is None:
             if self._held.get(key) is held:
-                del self._held[key]
+                self._forget(key)
                 self._leases.end(key)
             self._report("slice_not_loaded", slice=held.order.slice.name, reason=error.message)
             self._tell_failed(held.order, error)
@@ -297,10 +302,12 @@ class Slices:
         self._executor.bury_workers("its slice was unloaded")
         self._files.release(held.order.slice.artifacts)
         self._report("slice_unloaded", slice=held.order.slice.name)
-        node_ids = set(held.order.peers)
-        for other in self._held.values():
-            node_ids -= set(other.order.peers)
-        self._peers.forget(tuple(node_ids))
+
+    def _forget(self, key: SliceKey) -> None:
+        """Hold a slice no more; with the last one of its deployment its nodes lose their place."""
+        self._held.pop(key, None)
+        if all(epoch != key[0] for epoch, _ in self._held):
+            self._named.retire(key[0])
 
     # Workers.
 

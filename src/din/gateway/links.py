@@ -13,8 +13,10 @@ from typing import Final, Protocol
 
 from din.domain.node import NodeId
 from din.errors import Busy, DinError, Unreachable
+from din.flow.seldom import Seldom
 from din.gateway.direct import DirectWorkers
 from din.gateway.relay import Relay
+from din.system.clock import monotonic_ms
 from din.system.descriptors import close_all
 from din.transport.link import Link
 from din.wire.messages import (
@@ -78,6 +80,7 @@ class NodeLinks:
         self._count = 0
         self._report = report
         self._relayed_bytes = 0
+        self._refused = Seldom()
         self._relay: Relay | None = None
         self._direct: DirectWorkers | None = None
         self._events: LinkEvents | None = None
@@ -140,8 +143,12 @@ class NodeLinks:
         """Memory for a body, or None to throw it away."""
         match message:
             case Result():
-                return self._rooms()[0].place_result(message, nbytes)
+                relay = self._rooms()[0]
+                is_party = relay.is_party(link.peer_id, message.request_id)
+                return relay.place_result(message, nbytes) if is_party else None
             case Run(target=target) if target:
+                if not self._may_pass(link, message):
+                    return None
                 if self._relayed_bytes + nbytes > RELAYED_BYTES_MAX or not self.is_open(target):
                     return None
                 self._relayed_bytes += nbytes
@@ -161,14 +168,14 @@ class NodeLinks:
         node_id = NodeId(link.peer_id)
         relay, direct = self._rooms()
         match message:
-            case Result():
-                relay.on_result(message, body)
-            case Accepted():
+            case Result() | Failed() | BusyNode():
+                self._answered(relay, link, message, body)
+            case Accepted(marks=marks):
+                ours = [each for each in marks if relay.is_party(node_id, each.request_id)]
+                if len(ours) < len(marks):
+                    self._refuse(link, message)
+                    message = Accepted(tuple(ours))
                 relay.on_accepted(message)
-            case Failed():
-                relay.on_failed(message)
-            case BusyNode():
-                relay.on_busy(message)
             case WorkerDied():
                 self._who().worker_died(node_id, message)
             case Run():
@@ -190,6 +197,32 @@ class NodeLinks:
 
     # Inside.
 
+    def _answered(
+        self,
+        relay: Relay,
+        link: Link,
+        message: Result | Failed | BusyNode,
+        body: memoryview | None,
+    ) -> None:
+        if not relay.is_party(link.peer_id, message.request_id):
+            self._refuse(link, message)
+            return
+        match message:
+            case Result():
+                relay.on_result(message, body)
+            case Failed():
+                relay.on_failed(message)
+            case BusyNode():
+                relay.on_busy(message)
+
+    def _refuse(self, link: Link, message: AnyMessage) -> None:
+        """Whoever has no part in a request says nothing about it."""
+        frames = self._refused.count(monotonic_ms())
+        if frames:
+            kind = type(message).__name__
+            self._report("frame refused", node=link.peer_id, kind=kind, frames=frames,
+                         reason="the node has no part in that request")  # fmt: skip
+
     def _take_offer(self, node_id: NodeId, message: Offer, fds: tuple[int, ...]) -> None:
         if not self._takes_workers:
             close_all(fds)  # the agent keeps the worker and feeds it
@@ -205,9 +238,18 @@ class NodeLinks:
     def _answer(link: Link, message: AnyMessage) -> None:
         link.send(message)
 
+    def _may_pass(self, link: Link, message: Run) -> bool:
+        relay = self._rooms()[0]
+        return relay.is_under_way(message) and relay.is_edge(link.peer_id, message)
+
     def _pass_on(self, link: Link, message: Run, body: memoryview | None) -> None:
-        target = self._links.get(message.target)
         nbytes = 0 if body is None else len(body)
+        if not self._may_pass(link, message):
+            self._relayed_bytes -= nbytes
+            if self._rooms()[0].is_under_way(message):
+                self._refuse(link, message)
+            return
+        target = self._links.get(message.target)
 
         def sent(_: bool) -> None:
             self._relayed_bytes -= nbytes

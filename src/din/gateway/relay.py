@@ -168,6 +168,29 @@ class Relay:
 
     # What arrives.
 
+    def is_party(self, node_id: str, request_id: int) -> bool:
+        """Whether a node has a part in a request that is under way; one that is not, harms none."""
+        flight = self._flights.get(request_id)
+        return flight is None or flight.attempt.uses(node_id)
+
+    def is_under_way(self, message: Run) -> bool:
+        """Whether somebody still waits for the attempt of this frame."""
+        flight = self._flights.get(message.request_id)
+        return flight is not None and flight.attempt.number == message.attempt
+
+    def is_edge(self, source: str, message: Run) -> bool:
+        """Whether a frame for another node comes from its producer in an attempt under way."""
+        flight = self._flights.get(message.request_id)
+        if flight is None or message.route != flight.attempt.route:
+            return False
+        nodes = message.route.nodes
+        return (
+            0 <= message.producer < len(nodes)
+            and 0 <= message.slice_index < len(nodes)
+            and nodes[message.producer] == source
+            and nodes[message.slice_index] == message.target
+        )
+
     def place_result(self, message: Result, nbytes: int) -> memoryview | None:
         """Memory for a result that somebody waits for; None = throw the body away."""
         flight = self._flights.get(message.request_id)

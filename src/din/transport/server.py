@@ -46,7 +46,8 @@ RoleOf = Callable[[str], Role]
 """Which role the certificate of a peer with this id must name."""
 
 
-def _node(_: str) -> Role:
+def node_role(_: str) -> Role:
+    """Everybody is a node."""
     return "node"
 
 
@@ -76,7 +77,7 @@ class LinkServer:
         report: Report = ignore_reports,
         admit: Admit = _admit_all,
         tls: TlsIdentity | None = None,
-        role_of: RoleOf = _node,
+        role_of: RoleOf = node_role,
     ) -> None:
         """`admit` is asked before a link replaces an older one: a stranger that says the name of a
         node must not cost that node its link. With an identity TCP is encrypted, and a peer's

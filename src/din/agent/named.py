@@ -1,0 +1,114 @@
+"""Who may reach this node: its gateway, and the nodes that its deployments name.
+
+PREPARE names every node of a deployment. Those may open a link, and those alone may send frames of
+that deployment, each as the producer that it is on the frame's route. A node that is named no more
+loses its place a little later, so that what it accepted before may still leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from din.domain.deployment import Epoch
+from din.domain.trust import Role
+from din.flow.seldom import Seldom
+from din.wire.messages import Run
+
+RETIRED_MAX: Final = 64
+"""Deployments that are gone from here: their late frames are answered, those of strangers not."""
+LEAVE_S: Final = 3.0
+
+Report = Callable[..., None]
+OnUnnamed = Callable[[tuple[str, ...]], None]
+
+
+class Named:
+    """One set of node ids per deployment. All calls in the loop's thread."""
+
+    def __init__(self, report: Report) -> None:
+        self.gateway_id = ""
+        """Whose orders count; empty = nobody's yet."""
+        self._report = report
+        self._on_unnamed: OnUnnamed = _ignore
+        self._loop = asyncio.get_running_loop()
+        self._named: dict[Epoch, frozenset[str]] = {}
+        self._retired: dict[Epoch, frozenset[str]] = {}
+        self._refused = Seldom()
+
+    def connect(self, on_unnamed: OnUnnamed) -> None:
+        """Who hears of nodes that no deployment names any more."""
+        self._on_unnamed = on_unnamed
+
+    def name(self, epoch: Epoch, node_ids: Iterable[str]) -> None:
+        """These are the nodes of a deployment now."""
+        before, now = self._named.get(epoch, frozenset()), frozenset(node_ids)
+        self._retired.pop(epoch, None)
+        self._named[epoch] = before | now
+        if before - now:
+            self._loop.call_later(LEAVE_S, self._narrow, epoch, before | now, now)
+
+    def retire(self, epoch: Epoch) -> None:
+        """Nothing of a deployment is on this node any more."""
+        names = self._named.pop(epoch, None)
+        if names is None:
+            return
+        self._retired[epoch] = names
+        while len(self._retired) > RETIRED_MAX:
+            del self._retired[next(iter(self._retired))]
+        self._tell_unnamed(names)
+
+    def role_of(self, node_id: str) -> Role:
+        """What the certificate of somebody with this id must name."""
+        return "gateway" if node_id == self.gateway_id else "node"
+
+    def refusal_of_link(self, node_id: str, session: int) -> str:
+        """Why a link of this peer is not taken; empty when it is."""
+        del session
+        if node_id and (node_id == self.gateway_id or self._is_named(node_id)):
+            return ""
+        return f"no deployment on this node names {node_id!r:.40}"
+
+    def may_send(self, peer_id: str, run: Run) -> bool:
+        """Whether a frame may come from this peer."""
+        if peer_id == self.gateway_id:
+            return True
+        epoch, nodes = run.route.epoch, run.route.nodes
+        names = self._named.get(epoch) or self._retired.get(epoch, frozenset())
+        return (
+            peer_id in names
+            and run.origin == self.gateway_id
+            and 0 <= run.producer < len(nodes)
+            and nodes[run.producer] == peer_id
+        )
+
+    def refuse(self, peer_id: str, run: Run) -> None:
+        """Count a frame that was dropped."""
+        frames = self._refused.count(self._loop.time() * 1000)
+        if frames:
+            self._report(
+                "frame_refused",
+                peer=peer_id,
+                deployment=run.route.epoch.deployment,
+                slice=run.slice_index,
+                reason="the peer is not named as its producer",
+                frames=frames,
+            )
+
+    def _narrow(self, epoch: Epoch, before: frozenset[str], now: frozenset[str]) -> None:
+        if self._named.get(epoch) == before:  # else it was said anew meanwhile
+            self._named[epoch] = now
+            self._tell_unnamed(before - now)
+
+    def _is_named(self, node_id: str) -> bool:
+        return any(node_id in names for names in self._named.values())
+
+    def _tell_unnamed(self, names: Iterable[str]) -> None:
+        gone = tuple(each for each in names if not self._is_named(each))
+        if gone:
+            self._on_unnamed(gone)
+
+
+def _ignore(_: tuple[str, ...]) -> None:
+    """Nobody listens yet."""
