@@ -102,19 +102,22 @@ class Agent:
             self._executor, self._peers, self._offers, self._slices, self._named, report
         )
         self._peers.connect(self._router, self._slices.reach_changed)
-        self._server = LinkServer(
-            node_id,
-            session,
-            self._router,
-            report=report,
-            admit=self._named.refusal_of_link,
-            tls=tls,
-            role_of=self._named.role_of,
-        )
+        self._server = self._make_server()
         self._joiner = self._make_joiner()
         self._redialler: Redialler | None = None
         self._changes: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
+
+    def _make_server(self) -> LinkServer:
+        return LinkServer(
+            self._identity.node_id,
+            self._identity.session,
+            self._router,
+            report=self._log.report,
+            admit=self._named.refusal_of_link,
+            tls=self._tls,
+            role_of=self._named.role_of,
+        )
 
     def stop(self) -> None:
         """Begin to leave; repeating it is harmless."""

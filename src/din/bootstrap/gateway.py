@@ -48,6 +48,7 @@ from din.system.memory import give_memory_back, resident_bytes
 from din.system.signals import stop_signals
 from din.transport.limits import LinkLimits
 from din.transport.server import LinkServer
+from din.transport.tls_identity import TlsIdentity
 from din.version import __version__
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ async def _serve(
         limits=LinkLimits(body_bytes_max=config.result_bytes_max),
         report=log,
         admit=gateway.fleet.refusal_of_link,
+        tls=TlsIdentity(trust.files, config.cluster, log) if trust is not None else None,
     )
     stack.push_async_callback(links.wait_closed)
     stack.callback(links.close)

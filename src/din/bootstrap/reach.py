@@ -50,7 +50,7 @@ class Reach:
         if len(path.encode()) > UNIX_PATH_BYTES_MAX:
             path = str(Path(tempfile.gettempdir()) / f"din-{self._identity.node_id}.sock")
         server.listen_unix(path)
-        host = self._config.plain_host
+        host = self._config.host  # off loopback they are encrypted, or that was given up
         link_port = server.listen_tcp(host, self._config.link_port)
         # Nodes in several networks reach us under several addresses, and perhaps not each other.
         tcp = (f"tcp:{_shown(each)}:{link_port}" for each in self._hosts(host))

@@ -17,12 +17,10 @@ from din.transport.tls import TlsFiles, check_peer, client_context, files_in, se
 from din.transport.tls_socket import TlsSocket
 
 
-def identity_in(
-    folder: Path, cluster: str, report: Callable[..., None], role: Role = "node"
-) -> TlsIdentity | None:
-    """What a machine with a certificate proves its name with; None before it has one. Raises
+def identity_in(folder: Path, cluster: str, report: Callable[..., None]) -> TlsIdentity | None:
+    """What a node with a certificate proves its name with; None before it has one. Raises
     Unavailable when something else is missing or broken."""
-    files = files_in(folder, role)
+    files = files_in(folder, "node")
     return TlsIdentity(files, cluster, report) if files.certificate.exists() else None
 
 

@@ -1,0 +1,127 @@
+"""Real agents with certificates: what travels between them, and who gets no link."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import sys
+from pathlib import Path
+
+import onnx_models
+import pytest
+from agent_gateway import CLUSTER, GATEWAY_ID, FakeGateway, Node, make_slice
+
+from din.domain.trust import PeerName
+from din.errors import Unreachable
+from din.system.identity import claim_directory
+from din.transport.dial import dial, ignore_reports
+from din.transport.server import LinkServer
+from din.transport.tls_identity import TlsIdentity
+from din.wire.messages import Prepared, Result
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
+from forwarder import Forwarder, forwarding
+from link_harness import Recorder
+from test_program import CHAIN_EDGES, ONES, X, chain_part
+from tls_machines import authority_in, machine
+
+pytestmark = pytest.mark.system
+
+
+def node_id_in(folder: Path) -> str:
+    """The id that an agent with this state directory will have."""
+    with claim_directory(folder, "test") as claim:
+        return claim.next_identity().node_id
+
+
+def enrol(folder: Path, node: Node) -> None:
+    node.folder.mkdir()
+    name = PeerName(CLUSTER, "node", node_id_in(node.folder))
+    machine(node.folder / "trust", authority_in(folder / "authority", CLUSTER), name)
+
+
+def encrypt(gateway: FakeGateway, folder: Path) -> TlsIdentity:
+    """Let the gateway be reached by TCP with a certificate, and by nothing else."""
+    name = PeerName(CLUSTER, "gateway", GATEWAY_ID)
+    files = machine(folder / "g-trust", authority_in(folder / "authority", CLUSTER), name)
+    identity = TlsIdentity(files, CLUSTER, ignore_reports)
+    gateway.server.close()
+    gateway.server = LinkServer(GATEWAY_ID, 1, gateway, tls=identity)
+    gateway.links_at = [f"tcp:127.0.0.1:{gateway.server.listen_tcp('127.0.0.1', 0)}"]
+    return identity
+
+
+async def run_chain(gateway: FakeGateway, first: Node, second: Node) -> Forwarder:
+    """Tensors from the gateway to one node, over a recorded wire to the other, and back."""
+    tcp = next(each for each in second.addresses if each.startswith("tcp:"))
+    async with forwarding(tcp) as wire:
+        one = make_slice(0, gateway.artifact(onnx_models.double()))
+        two = make_slice(1, gateway.artifact(chain_part()), ("y", "z"))
+        # The other side dials nobody, so that all goes over the wire.
+        peers = {first.node_id: (), second.node_id: (wire.address,)}
+        gateway.prepare(second.node_id, two, CHAIN_EDGES, peers=peers)
+        await gateway.message(Prepared, second.node_id)
+        gateway.prepare(first.node_id, one, CHAIN_EDGES, peers=peers)
+        prepared, _, _ = await gateway.message(Prepared, first.node_id)
+        assert prepared.undialable == ()
+        gateway.run(first.node_id, (first.node_id, second.node_id), {"x": (X, ONES)})
+        _, body, _ = await gateway.message(Result)
+        assert struct.unpack("<4f", body[:16]) == (4, 8, 12, 16)
+    return wire
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_whoever_records_the_wire_between_two_nodes_reads_no_tensor(
+    tmp_path: Path, is_encrypted: bool
+) -> None:
+    between = struct.pack("<4f", 2, 4, 6, 8)
+
+    async def main() -> None:
+        async with FakeGateway(tmp_path) as gateway:
+            nodes = Node(tmp_path, "a", gateway), Node(tmp_path, "b", gateway)
+            if is_encrypted:
+                encrypt(gateway, tmp_path)
+                for node in nodes:
+                    enrol(tmp_path, node)
+            async with nodes[0] as first, nodes[1] as second:
+                wire = await run_chain(gateway, first, second)
+                assert (between in wire.passed["there"]) is not is_encrypted
+                assert (b"HELLO" in wire.passed["there"]) is not is_encrypted
+                assert len(wire.passed["there"]) > 200
+
+    asyncio.run(main())
+
+
+def test_a_node_of_the_cluster_that_no_deployment_names_gets_no_link(tmp_path: Path) -> None:
+    stranger = PeerName(CLUSTER, "node", "0123456789abcdef")
+
+    async def main() -> None:
+        async with FakeGateway(tmp_path) as gateway:
+            gateway_identity = encrypt(gateway, tmp_path)
+            node = Node(tmp_path, "a", gateway)
+            enrol(tmp_path, node)
+            files = machine(tmp_path / "s", authority_in(tmp_path / "authority", CLUSTER), stranger)
+            identity = TlsIdentity(files, CLUSTER, ignore_reports)
+            async with node:
+                tcp = [each for each in node.addresses if each.startswith("tcp:")]
+                cases = (
+                    (identity, stranger.id, "no deployment on this node names '0123"),
+                    (identity, GATEWAY_ID, "your certificate names"),
+                    (None, stranger.id, "links are encrypted here"),
+                )
+                for tls, own_id, reason in cases:
+                    with pytest.raises(Unreachable, match=reason):
+                        await dial(
+                            tcp, own_id=own_id, session=1, handler=Recorder(), target_role="node",
+                            target_id=node.node_id, tls=tls,
+                        )  # fmt: skip
+                link = await dial(
+                    tcp, own_id=GATEWAY_ID, session=2, handler=Recorder(), target_role="node",
+                    target_id=node.node_id, tls=gateway_identity,
+                )  # fmt: skip
+                link.close("done")
+                await link.wait_ended()
+                await node.stop()
+                assert len(node.events("link refused")) >= 3
+
+    asyncio.run(main())
