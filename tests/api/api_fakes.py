@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from din.domain.enrolment import RevokedView
@@ -255,6 +255,12 @@ class FakeControl:
 
     async def undrain_node(self, name_or_id: str, caller: Caller) -> NodeView:
         self.drained.remove((name_or_id, False, False))
+        return self.inspect_node(name_or_id)
+
+    async def label_node(
+        self, name_or_id: str, changes: Mapping[str, str | None], caller: Caller
+    ) -> NodeView:
+        self.labels = dict(changes)
         return self.inspect_node(name_or_id)
 
     async def revoke_node(self, name_or_id: str, caller: Caller) -> RevokedView:

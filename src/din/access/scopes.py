@@ -47,6 +47,7 @@ NEEDS: Final[dict[tuple[str, str], Needs]] = {
     ("GET", "/api/v1/nodes/{node}"): NODES_READ,
     ("DELETE", "/api/v1/nodes/{node}"): ("node", "nodes:write"),
     ("POST", "/api/v1/nodes/{node}/drain"): NODES,
+    ("POST", "/api/v1/nodes/{node}/labels"): NODES,
     ("POST", "/api/v1/nodes/{node}/undrain"): NODES,
     ("POST", "/api/v1/nodes/{node}/revoke"): NODES,
     # Joining machines have nothing yet but a token, and a certificate may have ended: both routes

@@ -84,6 +84,12 @@ def _entries(
         ("GET", "/api/v1/nodes/{node}", ours.node, "one node, by name or id"),
         ("DELETE", "/api/v1/nodes/{node}", ours.deregister, "a node leaves; ?session=N"),
         ("POST", "/api/v1/nodes/{node}/drain", ours.drain, "empty it; ?force=true, ?dry_run=true"),
+        (
+            "POST",
+            "/api/v1/nodes/{node}/labels",
+            ours.label,
+            "give it labels (JSON)",
+        ),
         ("POST", "/api/v1/nodes/{node}/undrain", ours.undrain, "take a drain back"),
         ("POST", "/api/v1/nodes/{node}/revoke", ours.revoke, "throw it out for good"),
         ("GET", "/api/v1/models", ours.models, "all models"),

@@ -18,7 +18,7 @@ from din.api.peers import caller_of_request, peer_of_request, visit_of_request
 from din.api.post import REQUEST_ID_MAX
 from din.api.signature import model_id_of, plain_text
 from din.api.tenants import manifest_for
-from din.domain.views import PlanView, RegisterModel, TraceList
+from din.domain.views import LabelNode, PlanView, RegisterModel, TraceList
 from din.errors import Busy, UsageError
 from din.gateway.service import ControlService, InferenceService
 
@@ -31,6 +31,7 @@ WATCHERS_MAX: Final = 64
 NODE_NAME_MAX: Final = 128
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
+_LABELS: Final = msgspec.json.Decoder(LabelNode)
 _ORDER: Final = msgspec.json.Decoder(RegisterModel)
 
 
@@ -98,6 +99,14 @@ class ControlRoutes:
             is_dry_run=flag_of(request, "dry_run"),
         )
         return json_response(view)
+
+    async def label(self, request: Request) -> Response:
+        """POST /api/v1/nodes/{node}/labels."""
+        only_query(request)
+        body = await read_body(request, self._limits.control_body_bytes_max, "the labels")
+        changes = decode_json(_LABELS, body, "the labels").labels
+        caller = caller_of_request(request)
+        return json_response(await self._control.label_node(_node_of(request), changes, caller))
 
     async def undrain(self, request: Request) -> Response:
         """POST /api/v1/nodes/{node}/undrain."""

@@ -1,4 +1,4 @@
-"""`din node list | inspect | watch | drain | undrain`."""
+"""`din node list | inspect | watch | drain | undrain | label`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from din.cli.display import (
     show_facts,
 )
 from din.cli.frame import Command, gateway_option, output_option, say, watch_option
+from din.cli.options import pairs
 from din.client.client import decode_answer
 from din.domain.views import NodeList, NodeView
 from din.errors import CannotPlace
@@ -235,6 +236,29 @@ def undrain_node(node: str, gateway: str | None) -> None:
         view = client.undrain(node)
     click.echo(view.name)
     say(f"{view.name} is {view.status} and may take slices when it is ready")
+
+
+@click.command(
+    "label",
+    cls=Command,
+    examples=("din node label edge-1 trust=high", "din node label edge-1 site=hall-3 trust-"),
+)
+@click.argument("node")
+@click.argument("labels", nargs=-1, required=True, metavar="NAME=VALUE|NAME-...")
+@gateway_option
+def label_node(node: str, labels: tuple[str, ...], gateway: str | None) -> None:
+    """Give NODE labels, which stand above what it says of itself; NAME- takes a given one back.
+
+    Slices marked `sensitive` go to nodes with trust=high only, and leave a node that loses it.
+    """
+    given = pairs("label", [each for each in labels if not each.endswith("-") or "=" in each])
+    taken = [each[:-1] for each in labels if each.endswith("-") and "=" not in each]
+    with ask(gateway) as client:
+        view = client.label(node, {**given, **dict.fromkeys(taken)})
+    click.echo(view.name)
+    now = view.profile.labels if view.profile is not None else {}
+    shown = ", ".join(f"{name}={text}" for name, text in sorted(now.items())) or "none"
+    say(f"labels of {view.name}: {shown}")
 
 
 def _names(view: NodeView) -> str:

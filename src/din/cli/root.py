@@ -64,6 +64,7 @@ node = LazyGroup(
         "inspect": ("din.cli.node:inspect_node", "Everything known of one node."),
         "watch": ("din.cli.node:watch_nodes", "List nodes again and again."),
         "drain": ("din.cli.node:drain_node", "Move the slices of a node away."),
+        "label": ("din.cli.node:label_node", "Give a node labels, such as trust=high."),
         "undrain": ("din.cli.node:undrain_node", "Take a drain back."),
         "stop": ("din.cli.start:stop_node", "Stop a node started with --detach."),
     },

@@ -19,6 +19,7 @@ from din.domain.plan import Plan
 from din.domain.request import Trace, TraceStep
 from din.domain.views import (
     GatewayView,
+    LabelNode,
     ModelList,
     ModelView,
     NodeList,
@@ -215,6 +216,12 @@ class Client:
         node does, or with force nothing at once. Raises NotFound."""
         query = urlencode({"force": str(is_forced).lower(), "dry_run": str(is_dry_run).lower()})
         answer = self.call("POST", f"/api/v1/nodes/{_segment(name)}/drain?{query}")
+        return decode_answer(answer, NodeView)
+
+    def label(self, name: str, changes: Mapping[str, str | None]) -> NodeView:
+        """Give a node labels, or take given ones back (None). Raises NotFound, UsageError."""
+        body = msgspec.json.encode(LabelNode(labels=dict(changes)))
+        answer = self.call("POST", f"/api/v1/nodes/{_segment(name)}/labels", body)
         return decode_answer(answer, NodeView)
 
     def undrain(self, name: str) -> NodeView:

@@ -65,6 +65,13 @@ class NodeList(Struct, frozen=True, kw_only=True):
     items: tuple[NodeView, ...]
 
 
+class LabelNode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /api/v1/nodes/{node}/labels."""
+
+    labels: dict[str, str | None]
+    """null takes a given label back."""
+
+
 class ReplicaView(Struct, frozen=True, kw_only=True):
     """One slice on one node."""
 

@@ -192,12 +192,30 @@ class GatewayService:
         async with self._change(caller, "node.revoke", node_id, before={"name": name}):
             return await self._gateway.revoke(node_id, name)
 
+    async def label_node(
+        self, name_or_id: str, changes: Mapping[str, str | None], caller: Caller = GATEWAY
+    ) -> NodeView:
+        """See ControlService."""
+        gateway = self._gateway
+        member = gateway.fleet.find(name_or_id)
+        profile, labels = member.profile, member.profile.labels
+        before = {name: labels.get(name) for name in changes}
+        async with self._change(
+            caller, "node.label", profile.node_id, before=before, after=changes
+        ):
+            relabelled = await gateway.labels.change(profile, changes)
+        if member.status != "lost":
+            gateway.fleet.relabel(relabelled)
+        gateway.deployer.look()
+        return self.inspect_node(profile.node_id)
+
     def register_node(self, body: bytes, peer: Peer) -> bytes:
         """See ControlService."""
         fleet = self._gateway.fleet
         node_id = decode_registration(body).profile.node_id
         is_new = not fleet.is_known(node_id)
-        answer = fleet.register(body, partial(self._gateway.roll.admitted, peer))
+        roll, labels = self._gateway.roll, self._gateway.labels
+        answer = fleet.register(body, lambda each: labels.applied(roll.admitted(peer, each)))
         if is_new and fleet.is_known(node_id):
             self._note("node.join", node_id, peer.address)
         return answer

@@ -28,6 +28,7 @@ from din.gateway.direct import DirectWorkers
 from din.gateway.dispatch import Dispatch
 from din.gateway.drains import DrainBook
 from din.gateway.fleet import Fleet
+from din.gateway.labels import LabelBook
 from din.gateway.links import NodeLinks
 from din.gateway.metrics import GatewayMetrics
 from din.gateway.models import ModelBook, ModelRecord
@@ -38,6 +39,7 @@ from din.gateway.roll import Roll
 from din.gateway.serving import Serving
 from din.gateway.traces import TraceBook
 from din.gateway.vault import Vault, has_aes
+from din.placement.capability import TRUSTED
 from din.placement.policy import Policy
 from din.store.contract import Store
 from din.wire.messages import Offer, Prepared, PrepareFailed, WorkerDied
@@ -90,6 +92,7 @@ class Gateway:
         self.effects = effects
         self.timeouts = Timeouts(TIMEOUT_LIMITS)
         self.roll = Roll(effects.store, effects.wall_clock_ms)
+        self.labels = LabelBook(effects.store)
         self.links = NodeLinks(effects.report, takes_workers=effects.takes_workers)
         self.direct = DirectWorkers(loop)
         self.drains = DrainBook(effects.store, effects.report)
@@ -138,6 +141,7 @@ class Gateway:
         """Deploy what the store knows and keep it deployed."""
         await self.drains.load()
         await self.roll.load()
+        await self.labels.load()
         await self.models.load()
         self._spawn(self.deployer.run())
 
@@ -231,6 +235,11 @@ class Gateway:
     def is_local(self, node_id: NodeId) -> bool:
         """Whether a node is this user's own on this machine."""
         return self.links.is_local(node_id)
+
+    def is_trusted(self, node_id: NodeId) -> bool:
+        """Whether it has the label `trust: high` now."""
+        member = self.effects.membership.member(node_id)
+        return member is not None and TRUSTED.issubset(member.profile.labels.items())
 
     def public_key(self, node_id: NodeId) -> bytes | None:
         """Of its certificate; none any more once it was revoked."""

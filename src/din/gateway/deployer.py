@@ -258,7 +258,7 @@ class Deployer:
             error = CannotPlace(f"not loaded within {PREPARE_MS_MAX // 1000} s")
             holding.failed(index, node_id, error, now_ms)
         for node_id in holding.nodes():
-            if not self._fleet.is_member(node_id):
+            if not (self._fleet.is_member(node_id) and self._orders.may_hold(holding, node_id)):
                 self._drop(holding, node_id)
         if let_go(holding, self._drains, self._sender):
             self._fleet.memory_changed()

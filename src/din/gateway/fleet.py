@@ -26,6 +26,7 @@ from din.discovery.events import (
     MembershipEvent,
     MembershipInstruction,
     NodeLeft,
+    NodeRegistered,
     PublishChanged,
     PublishForgotten,
     PublishJoined,
@@ -97,8 +98,7 @@ class Fleet:
     # What arrives.
 
     def register(self, body: bytes, admitted: Callable[[NodeProfile], NodeProfile]) -> bytes:
-        """TLV in, TLV out; `admitted` checks the sender and may change labels. Raises UsageError
-        and what `admitted` raises."""
+        """TLV in, TLV out; `admitted` checks the sender, may change labels, and may raise."""
         registration = decode_registration(body)
         profile = admitted(registration.profile)
         registration = replace(registration, profile=profile)
@@ -167,6 +167,10 @@ class Fleet:
                 hint="only the living session can say good-bye",
             )
         self._handle(NodeLeft(member.profile.node_id, session))
+
+    def relabel(self, profile: NodeProfile) -> None:
+        """A node that is here has other labels now."""
+        self._handle(NodeRegistered(profile))
 
     def drain(self, node_id: NodeId) -> None:
         """A node stands in the book of drains now: nothing new goes there; nothing at all when it

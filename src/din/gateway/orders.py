@@ -26,6 +26,10 @@ class Keyholders(Protocol):
         """Linked by Unix socket: the same user on the same machine."""
         ...
 
+    def is_trusted(self, node_id: NodeId) -> bool:
+        """Whether it has the label `trust: high` now."""
+        ...
+
     def public_key(self, node_id: NodeId) -> bytes | None:
         """DER, of its certificate; None without one, or once it was revoked."""
         ...
@@ -51,6 +55,11 @@ class Orders:
     def takes_grants(self, node_id: NodeId) -> bool:
         """Whether sealed slices can be opened there."""
         return self._nodes.is_local(node_id) or self._nodes.public_key(node_id) is not None
+
+    def may_hold(self, holding: Holding, node_id: NodeId) -> bool:
+        """Whether a node may keep what it holds: trust can be taken back."""
+        parts = (holding.partition.slices[index] for index in holding.indexes_on(node_id))
+        return self._nodes.is_trusted(node_id) or not any(part.is_sensitive for part in parts)
 
     def prepare(self, holding: Holding, index: int, node_id: NodeId) -> Prepare:
         """The order to load one slice. Raises DinError when its key cannot be granted."""

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from din.config import is_loopback
 from din.domain.node import NodeProfile
 from din.domain.trust import Peer
 from din.errors import Busy, Conflict, Denied
@@ -109,7 +110,7 @@ class Roll:
     def admitted(self, peer: Peer, profile: NodeProfile) -> NodeProfile:
         """The profile with the labels that this machine got when it joined. Raises Denied."""
         self.check_claim(peer, profile.node_id)
-        if peer.name is None:
+        if peer.name is None and is_loopback(peer.address):
             return profile
         binding = self._bound.get(profile.node_id)
         given = binding.labels if binding is not None else {}

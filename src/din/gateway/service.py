@@ -5,7 +5,7 @@ The fronts translate bytes into these calls and errors into their own shapes; te
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -144,6 +144,13 @@ class ControlService(Protocol):
     async def revoke_node(self, name_or_id: str, caller: Caller) -> RevokedView:
         """Throw it out for good: links closed, certificate worth nothing. Raises NotFound or
         Conflict."""
+        ...
+
+    async def label_node(
+        self, name_or_id: str, changes: Mapping[str, str | None], caller: Caller
+    ) -> NodeView:
+        """Give labels to a node, or take given ones back (None). Raises NotFound, Conflict,
+        UsageError, TooLarge."""
         ...
 
     def register_node(self, body: bytes, peer: Peer) -> bytes:

@@ -1,0 +1,89 @@
+"""Labels that operators give to nodes: they outlive sessions and stand above what a node says.
+
+    labels/<node id>    name -> text
+
+The label `trust` decides which slices a node may hold. A machine that came by network cannot give
+it to itself: it has it from its join token, or from here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from din.domain.node import NodeId, NodeProfile
+from din.errors import TooLarge, UsageError
+from din.store.contract import Store
+
+PREFIX: Final = "labels/"
+LABELS_MAX: Final = 16
+"""Given to one node."""
+NODES_MAX: Final = 20_000
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
+_TEXT: Final = re.compile(r"[A-Za-z0-9._:/-]{1,63}")
+
+
+class LabelBook:
+    """In memory whole; changes are durable before they count."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._given: dict[str, dict[str, str]] = {}
+        self._own: dict[str, dict[str, str]] = {}
+        """What nodes with given labels say of themselves."""
+
+    async def load(self) -> None:
+        """Read the store. Once, before the first registration."""
+        for entry in await self._store.list(PREFIX):
+            given = msgspec.json.decode(entry.value, type=dict[str, str])
+            self._given[entry.key.removeprefix(PREFIX)] = given
+
+    def applied(self, profile: NodeProfile) -> NodeProfile:
+        """A profile with the given labels over its own."""
+        given = self._given.get(profile.node_id)
+        if given is None:
+            return profile
+        self._own[profile.node_id] = dict(profile.labels)
+        return replace(profile, labels={**profile.labels, **given})
+
+    async def change(self, profile: NodeProfile, changes: Mapping[str, str | None]) -> NodeProfile:
+        """Give labels, or take given ones back (None); the profile with what holds now.
+
+        Raises UsageError for a malformed label, TooLarge.
+        """
+        for name, text in changes.items():
+            _check(name, text)
+        node_id = profile.node_id
+        before = self._given.get(node_id, {})
+        own = self._own.get(node_id, dict(profile.labels)) if before else dict(profile.labels)
+        given = {name: text for name, text in {**before, **changes}.items() if text is not None}
+        is_full = node_id not in self._given and len(self._given) >= NODES_MAX
+        if is_full or len(given) > LABELS_MAX:
+            raise TooLarge(f"a node has at most {LABELS_MAX} given labels, {NODES_MAX} nodes some")
+        await self._write(node_id, given)
+        self._own[node_id] = own
+        if not given:
+            self._given.pop(node_id, None)
+            self._own.pop(node_id, None)
+        else:
+            self._given[node_id] = given
+        return replace(profile, labels={**own, **given})
+
+    async def _write(self, node_id: NodeId, given: dict[str, str]) -> None:
+        if given:
+            await self._store.put(PREFIX + node_id, msgspec.json.encode(given))
+        else:
+            await self._store.delete(PREFIX + node_id)
+
+
+def _check(name: str, text: str | None) -> None:
+    if _NAME.fullmatch(name) is None:
+        raise UsageError(f"{name!r:.80} is no label", hint="letters, digits and . _ - / inside")
+    if text is not None and _TEXT.fullmatch(text) is None:
+        raise UsageError(
+            f"label {name} is {text!r:.80}", hint="1 to 63 letters, digits and . _ - : /"
+        )

@@ -1,0 +1,88 @@
+"""Labels that operators give to nodes, and what trust taken back means."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from din.domain.node import NodeId, NodeProfile
+from din.domain.trust import Peer, PeerName
+from din.errors import TooLarge, UsageError
+from din.gateway.labels import LabelBook
+from din.gateway.roll import Binding, Roll
+from din.store.sqlite import SqliteStore
+
+NODE = NodeProfile(
+    node_id=NodeId("a" * 16), session=1, name="n", device_type="x86_64", cpu_model="", cpu_isa=(),
+    cpu_cores=1, memory_mib=1, labels={"site": "hall-1", "trust": "low"},
+)  # fmt: skip
+
+
+def play(folder: Path, story) -> None:
+    async def whole() -> None:
+        store = SqliteStore(folder / "store.sqlite", lambda: 0)
+        await store.open()
+        try:
+            await story(store)
+        finally:
+            await store.close()
+
+    asyncio.run(whole())
+
+
+def test_given_labels_stand_above_a_nodes_own_and_outlive_a_restart(tmp_path: Path) -> None:
+    async def story(store: SqliteStore) -> None:
+        book = LabelBook(store)
+        changed = await book.change(NODE, {"trust": "high", "rack": "r1"})
+        assert changed.labels == {"site": "hall-1", "trust": "high", "rack": "r1"}
+        again = LabelBook(store)
+        await again.load()
+        assert again.applied(NODE).labels == changed.labels
+        back = await again.change(again.applied(NODE), {"trust": None})
+        assert back.labels == {"site": "hall-1", "trust": "low", "rack": "r1"}
+        bare = await again.change(back, {"rack": None})
+        assert bare.labels == NODE.labels
+        assert again.applied(NODE) is NODE
+        assert not await store.list("labels/")
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize("changes", [{"": "x"}, {"a b": "x"}, {"a": ""}, {"a": "x" * 64}])
+def test_a_malformed_label_is_refused(tmp_path: Path, changes: dict[str, str]) -> None:
+    async def story(store: SqliteStore) -> None:
+        with pytest.raises(UsageError):
+            await LabelBook(store).change(NODE, changes)
+
+    play(tmp_path, story)
+
+
+def test_a_node_has_a_bounded_number_of_given_labels(tmp_path: Path) -> None:
+    async def story(store: SqliteStore) -> None:
+        book = LabelBook(store)
+        await book.change(NODE, {f"n{number}": "x" for number in range(16)})
+        with pytest.raises(TooLarge):
+            await book.change(NODE, {"one-more": "x"})
+
+    play(tmp_path, story)
+
+
+def test_trust_is_never_what_a_machine_of_the_network_says_of_itself(tmp_path: Path) -> None:
+    async def story(store: SqliteStore) -> None:
+        roll = Roll(store, lambda: 0)
+        claiming = replace(NODE, labels={"trust": "high", "site": "a"})
+        home = roll.admitted(Peer("127.0.0.1"), claiming)
+        assert home.labels["trust"] == "high", "the gateway's own user on its own machine"
+        assert "trust" not in roll.admitted(Peer("10.0.0.7"), claiming).labels
+        name = PeerName("default", "node", NODE.node_id)
+        await roll.bind(NODE.node_id, Binding("ab" * 32, "n", {"site": "b"}))
+        joined = roll.admitted(Peer("10.0.0.7", is_tls=True, name=name), claiming)
+        assert joined.labels == {"site": "b"}
+        await roll.bind(NODE.node_id, Binding("ab" * 32, "n", {"trust": "high"}))
+        trusted = roll.admitted(Peer("10.0.0.7", is_tls=True, name=name), claiming)
+        assert trusted.labels == {"site": "a", "trust": "high"}
+
+    play(tmp_path, story)

@@ -1,0 +1,101 @@
+"""A model that must not lie about: sealed on every disk, its ends on trusted nodes only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.road.processes import Network, wait_for
+from tests.road.small_models import FLOAT, helper, save
+
+pytestmark = pytest.mark.system
+MARKER = b"a-weight-that-nobody-may-read"
+POINTS = ("add.0", "add.1")
+
+
+def marked_chain(path: Path) -> Path:
+    """x [1, n] plus three rows of weights; each row is the marker's bytes as numbers."""
+    row = np.frombuffer(MARKER.ljust(32, b"."), np.float32)
+    names = ["x", "t0", "t1", "y"]
+    nodes, weights = [], []
+    for number in range(3):
+        weights.append(
+            helper.make_tensor(f"w{number}", FLOAT, [1, len(row)], row.tobytes(), raw=True)
+        )
+        inputs = [names[number], f"w{number}"]
+        nodes.append(helper.make_node("Add", inputs, [names[number + 1]], name=f"add.{number}"))
+    shape = [1, len(row)]
+    return save(
+        path,
+        nodes,
+        [helper.make_tensor_value_info("x", FLOAT, shape)],
+        [helper.make_tensor_value_info("y", FLOAT, shape)],
+        weights,
+    )
+
+
+def config_of(folder: Path, **more: object) -> str:
+    marked_chain(folder / "model.onnx")
+    strategy = {"partition_points": POINTS, "private": "first-last"}
+    config = {"model_id": "secret", "onnx_path": "model.onnx", "slicing_strategy": strategy, **more}
+    path = folder / "secret.json"
+    path.write_text(json.dumps(config))
+    return str(path)
+
+
+def files_with_marker(folder: Path) -> list[Path]:
+    files = [each for each in folder.rglob("*") if each.is_file()]
+    return [each for each in files if MARKER in each.read_bytes()]
+
+
+def test_a_sealed_model_answers_and_no_disk_holds_a_weight_of_it(network: Network) -> None:
+    network.start_gateway(slice_lease_ms=3_600_000)
+    network.start_node("home", labels={"trust": "high"})
+    network.start_node("away")
+    network.wait_ready("home", "away")
+    uploads = network.folder / "uploads"
+    uploads.mkdir()
+    done = network.din("model", "register", "--config", config_of(uploads, encrypt=True))
+    assert done.returncode == 0, done.stderr + network.logs()
+    with network.client() as client:
+        view = client.model("secret")
+        for part in view.slices:
+            assert part.is_sealed
+            nodes = {each.node for each in part.replicas}
+            assert nodes <= {"home"} if part.is_sensitive else nodes
+        assert [part.is_sensitive for part in view.slices] == [True, False, True]
+        x = np.zeros((1, 8), np.float32)
+        answer = client.infer("secret", {"x": x}).outputs["y"]
+    row = np.frombuffer(MARKER.ljust(32, b"."), np.float32)
+    assert np.array_equal(answer, x + row + row + row)
+    for name in ("gateway", "home", "away"):
+        assert files_with_marker(network.folder / name) == [], name
+    key = network.folder / "gateway" / "trust" / "sealing.key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    planned = network.din("plan", "secret")
+    assert "trust" in planned.stdout
+    assert "sensitive slices" in planned.stderr
+
+
+def test_without_a_trusted_node_the_model_waits_and_says_what_is_missing(network: Network) -> None:
+    network.start_gateway()
+    network.start_node("away", labels={"trust": "low"})
+    network.wait_ready("away")
+    uploads = network.folder / "uploads"
+    uploads.mkdir()
+    done = network.din("model", "register", "--config", config_of(uploads), seconds=120)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "trust: high" in done.stderr
+    assert "din node label" in done.stderr
+    network.start_node("home")
+    network.wait_ready("home")
+    labelled = network.din("node", "label", "home", "trust=high")
+    assert (labelled.returncode, "trust=high" in labelled.stderr) == (0, True), labelled.stderr
+    with network.client() as client:
+        wait_for("it is placed", lambda: client.model("secret").state == "ready", 60)
+        network.din("node", "label", "home", "trust-")
+        wait_for("it left", lambda: not client.node("home").slices, 60)
+        assert client.model("secret").state == "degraded"
