@@ -131,9 +131,11 @@ def test_the_rate_is_back_when_it_holds_for_half_a_second() -> None:
 
 
 def test_links_and_arena_are_measured_between_real_processes() -> None:
-    rows: list[Row] = run(["link", "arena"], lambda row: None, TINY)
+    rows: list[Row] = run(["link", "encrypted-link", "arena"], lambda row: None, TINY)
     assert {row.name for row in rows} >= {"link, tcp, 4 KB", "link, unix, 600 KB"}
-    assert all(row.value is not None and row.value > 0 for row in rows)
+    assert {row.name for row in rows} >= {"link, TLS, 600 KB, over plain", "link, TLS, opened"}
+    # A few trips may take less processor time than the kernel counts in.
+    assert all(row.value or row.name.endswith("processor") for row in rows), rows
 
 
 @pytest.mark.system

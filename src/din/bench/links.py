@@ -48,7 +48,7 @@ async def _measure_links(addresses: Sequence[str], effort: Effort) -> list[Row]:
             times: list[list[float]] = [[] for _ in opened]
             for _ in range(effort.rounds):
                 for link, seen in zip(opened, times, strict=True):
-                    seen.extend(await _round_trips(caller, link, nbytes, count))
+                    seen.extend(await round_trips(caller, link, nbytes, count))
             for address, seen in zip(addresses, times, strict=True):
                 kind = address.partition(":")[0]
                 how = (
@@ -78,7 +78,8 @@ async def _dial(address: str, handler: Peer) -> Link:
     )
 
 
-async def _round_trips(caller: Peer, link: Link, nbytes: int, count: int) -> list[float]:
+async def round_trips(caller: Peer, link: Link, nbytes: int, count: int) -> list[float]:
+    """Microseconds of each of `count` trips to an echo and back, after some that do not count."""
     message, body = _frame(nbytes), memoryview(bytearray(nbytes))
     times_us: list[float] = []
     async with asyncio.timeout(ANSWER_S_MAX):

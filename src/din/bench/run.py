@@ -44,8 +44,14 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "start-up": Benchmark("din.bench.resting:start_up", "`din --help` against bare Python"),
     "kill": Benchmark("din.bench.resting:kill", "a worker killed under load"),
     "sealing": Benchmark("din.bench.sealing:sealing", "sealed and signed slices, and their keys"),
+    "encrypted-link": Benchmark(
+        "din.bench.encrypted:encrypted_links", "one frame by TLS against plain TCP"
+    ),
 }
-TRUST: Final = ("sealing",)
+TRUST: Final = (
+    "encrypted-link",
+    "sealing",
+)
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "road": tuple(name for name in BENCHMARKS if name not in TRUST),
     "trust": TRUST,
