@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
-from tests.road.processes import Network, wait_for
+from din.gateway.vault import Vault
+from din.transport.membership import EnrolOrder
+from din.trust.grants import data_key_of
+from din.trust.sealing import open_sealed, parse_header
+from din.trust.signing import check_signature
+from din.unseal.opening import trusted_in
+from tests.road.processes import Network, post_json, wait_for
 from tests.road.small_models import FLOAT, helper, save
+from tests.vault_files import Home
 
 pytestmark = pytest.mark.system
 MARKER = b"a-weight-that-nobody-may-read"
@@ -99,3 +109,37 @@ def test_without_a_trusted_node_the_model_waits_and_says_what_is_missing(network
         network.din("node", "label", "home", "trust-")
         wait_for("it left", lambda: not client.node("home").slices, 60)
         assert client.model("secret").state == "degraded"
+
+
+def test_a_machine_that_joins_believes_this_gateways_signature_and_takes_its_grants(
+    network: Network, tmp_path: Path
+) -> None:
+    network.start_gateway(tls=True, tls_port=0)
+    status, token = post_json(network.url, "/api/v1/trust/tokens", {"labels": {"trust": "high"}})
+    assert status == 201
+    trust = tmp_path / "node" / "trust"
+    trust.mkdir(mode=0o700, parents=True)
+    order = EnrolOrder(
+        folder=str(trust),
+        gateways=tuple(token["gateways"]),
+        token=token["token"],
+        node_id="a1" * 8,
+        name="far",
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "din.enrol", "join"],
+        input=msgspec.json.encode(order),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    trusted = trusted_in(trust)
+    assert trusted.signing_key is not None
+    assert trusted.node_key is not None
+    vault = Vault(network.folder / "gateway" / "trust", is_signing=True)
+    check_signature(trusted.signing_key, b"{}", vault.sign(b"{}"))
+    home = Home(network.folder / "gateway" / "trust")
+    data, _ = home.seal(MARKER)
+    grant = home.grant(data, trusted.node_key.public_key())
+    assert open_sealed(data, data_key_of(grant, parse_header(data), trusted.node_key)) == MARKER
