@@ -1,4 +1,4 @@
-"""Commands that look: node, model, plan, trace, doctor, config."""
+"""Commands that look: node, model, plan, trace, config."""
 
 import json
 from pathlib import Path
@@ -288,30 +288,6 @@ def test_a_trace_is_found_by_the_start_of_its_id(run: Run) -> None:
     assert run("trace", "show", "req-8a", "-o", "name").stdout == "req-8a3f2b1c\n"
     assert run("trace", "show", "req-8").exit_code == 7
     assert run("trace", "show", "zzz").exit_code == 6
-
-
-def test_the_doctor_reports_what_it_saw(run: Run) -> None:
-    told = run("doctor", "-o", "json")
-    found = {each["name"]: each for each in json.loads(told.stdout)["items"]}
-    assert found["gateway"]["verdict"] == "ok"
-    assert found["state"]["verdict"] == "ok"
-    assert found["nodes"]["verdict"] == "warning"
-    assert "edge-npu-02 is suspect" in found["nodes"]["fix"]
-    for each in found.values():
-        assert each["seen"]
-        assert each["fix"] or each["verdict"] == "ok"
-
-
-def test_the_doctor_fails_without_a_gateway(run: Run) -> None:
-    told = run("doctor", "--gateway", "http://127.0.0.1:1")
-    assert told.exit_code == 4
-    assert "checks failed: gateway" in told.stderr
-    assert "gateway: start one with `din up`" in told.stderr
-
-
-def test_the_doctor_shouts_about_an_insecure_network(run: Run, fake: FakeGateway) -> None:
-    told = run("doctor", env={"DIN_GATEWAY": fake.url, "DIN_INSECURE_NETWORK": "true"})
-    assert "INSECURE" in told.stdout
 
 
 def test_the_settings_show_where_each_value_comes_from(run: Run, home: Path) -> None:

@@ -281,6 +281,7 @@ async def _front(
         audit=access.audit,
         tls_url=lambda: reach.tls_urls[0] if reach.tls_urls else "",
         is_insecure_network=not is_loopback(config.plain_host),
+        is_key_required=config.require_key,
     )
     limits = FrontLimits(
         body_bytes_max=config.body_bytes_max,

@@ -18,6 +18,9 @@ Item = TypeVar("Item")
 UNKNOWN: Final = "-"
 WATCH_INTERVAL_S: Final = 2.0
 COLOURS: Final = {
+    "ok": "green",
+    "warn": "yellow",
+    "bad": "red",
     "ready": "green",
     "completed": "green",
     "joining": "yellow",

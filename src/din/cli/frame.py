@@ -42,6 +42,13 @@ def say(text: str) -> None:
         click.echo(printable(text), err=True)
 
 
+def shout(text: str) -> None:
+    """Something that must not be overlooked: red on a terminal, and said with -q too."""
+    is_plain = bool(os.environ.get("NO_COLOR"))
+    shown = printable(text)
+    click.echo(shown if is_plain else click.style(shown, fg="red", bold=True), err=True)
+
+
 def printable(text: str) -> str:
     """Text that may come from elsewhere, without what would steer a terminal."""
     return "".join(

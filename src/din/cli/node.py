@@ -18,7 +18,7 @@ from din.cli.display import (
     show_document,
     show_facts,
 )
-from din.cli.frame import Command, gateway_option, output_option, say, watch_option
+from din.cli.frame import Command, gateway_option, output_option, say, shout, watch_option
 from din.cli.options import pairs
 from din.client.client import decode_answer
 from din.domain.views import NodeList, NodeView
@@ -50,6 +50,10 @@ COLUMNS: Final[tuple[Column[NodeView], ...]] = (
     Column("ADDRESS", lambda node: node.address or UNKNOWN, is_wide=True),
     Column("REASON", lambda node: node.reason, is_wide=True),
 )
+INSECURE: Final = (
+    "INSECURE: the gateway speaks plain text off loopback (--insecure-network) and obeys anybody; "
+    "see `din doctor`"
+)
 EMPTY: Final = (
     "no node has joined cluster {cluster}\n"
     "hint: start one with `din node start --name edge-1`; if one runs, `din doctor` tests multicast"
@@ -61,6 +65,8 @@ def _show_nodes(gateway: str | None, output: str) -> None:
         answer = client.call("GET", "/api/v1/nodes")
     view = decode_answer(answer, NodeList)
     show(output, answer.body, view.items, COLUMNS, lambda node: node.name)
+    if view.is_insecure_network:
+        shout(INSECURE)
     if output in ("table", "wide"):
         if not view.items:
             say(EMPTY.format(cluster=view.cluster))

@@ -39,7 +39,7 @@ cli = _Root(
         "key": ("din.cli.root:key", "Make, list and revoke API keys."),
         "audit": ("din.cli.root:audit", "See who changed what, and whether the log is whole."),
         "trace": ("din.cli.root:trace", "See which node did what in a request."),
-        "doctor": ("din.cli.doctor:doctor", "Test this machine and its network, with a fix each."),
+        "doctor": ("din.cli.doctor:doctor", "Test this machine, its network and trust."),
         "bench": ("din.cli.root:bench", "Measure this machine with DIN on it."),
         "errors": ("din.cli.reference:errors", "What an error code means."),
         "config": ("din.cli.root:config", "Show and explain settings."),

@@ -166,6 +166,8 @@ class GatewayView(Struct, frozen=True, kw_only=True):
     """Where other machines reach it; empty = TLS is off."""
     is_insecure_network: bool = False
     """Plain text is spoken off loopback."""
+    is_key_required: bool = False
+    """Programs on its machine show an API key as well."""
 
 
 class RegisterModel(Struct, frozen=True, kw_only=True):

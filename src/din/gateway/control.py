@@ -46,11 +46,13 @@ class GatewayService:
         audit: AuditLog | None = None,
         tls_url: Callable[[], str] = str,
         is_insecure_network: bool = False,
+        is_key_required: bool = False,
     ) -> None:
         self._gateway = gateway
         self._draining = Draining(gateway)
         self._tls_url = tls_url
         self._is_insecure_network = is_insecure_network
+        self._is_key_required = is_key_required
         self._cluster = cluster
         self._discovery_mode = discovery_mode
         self._state_path = state
@@ -145,6 +147,7 @@ class GatewayService:
             models=len(self._gateway.models.model_ids()),
             tls_url=self._tls_url(),
             is_insecure_network=self._is_insecure_network,
+            is_key_required=self._is_key_required,
         )
 
     def list_nodes(self) -> NodeList:

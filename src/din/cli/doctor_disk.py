@@ -1,0 +1,112 @@
+"""What `din doctor` sees on disk: who may read secrets, and how long certificates last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from din.cli.check import Check, Place, State, is_running
+from din.errors import DinError
+
+AUTHORITY_LEFT_MIN: Final = timedelta(days=90)
+CLOCK_FIX: Final = "timedatectl set-ntp true"
+
+
+def check_places(found: list[Place], now: datetime | None = None) -> Iterator[Check]:
+    """Rows of every state directory of this machine; none of them raises."""
+    now = now or datetime.now(UTC)
+    for place in found:
+        yield from _check_modes(place)
+        yield from _check_certificates(place, now)
+
+
+def _check_modes(place: Place) -> Iterator[Check]:
+    yield check_mode(f"{place.name} state directory", place.folder, "warn")
+    if not _is_there(place.trust):
+        return
+    yield check_mode(f"{place.name} trust directory", place.trust, "bad")
+    for name, file in (("authority key", "ca.key"), (f"{place.name} key", f"{place.role}.key")):
+        if _is_there(place.trust / file):
+            yield check_mode(name, place.trust / file, "bad")
+
+
+def check_mode(name: str, path: Path, severity: State) -> Check:
+    """Whether nobody but the owner (and root) has any right to a file or folder."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        seen = f"{path} cannot be read: {error.strerror}"
+        return Check(name, "bad", seen, f"sudo ls -ld {path}")
+    seen = f"{path} has mode {mode & 0o7777:04o}"
+    if mode & 0o077:
+        return Check(name, severity, f"{seen}: others may use it", f"chmod go= {path}")
+    return Check(name, "ok", seen)
+
+
+def _check_certificates(place: Place, now: datetime) -> Iterator[Check]:
+    if place.role == "gateway" and _is_there(place.trust / "ca.pem"):
+        yield check_authority(place, now)
+    if _is_there(place.trust / f"{place.role}.pem"):
+        yield check_certificate(place, now)
+
+
+def check_authority(place: Place, now: datetime) -> Check:
+    """How long the cluster's authority lasts."""
+    from din.trust.validity import validity_of  # `cryptography`: only where there is something
+
+    path = place.trust / "ca.pem"
+    try:
+        left = validity_of(path).ends - now
+    except DinError as error:
+        return Check("authority", "bad", error.message, f"ls -l {path}")
+    seen = f"{path} ends {_span(left)}"
+    # A new authority is made at the next start, and every machine joins it again.
+    fix = f"mv {place.trust} {place.trust}.old"
+    if left >= AUTHORITY_LEFT_MIN:
+        return Check("authority", "ok", seen)
+    return Check("authority", "bad" if left <= timedelta() else "warn", seen, fix)
+
+
+def check_certificate(place: Place, now: datetime) -> Check:
+    """How long a machine's own certificate lasts: it is renewed at two thirds of its life."""
+    from din.trust.validity import validity_of
+
+    name, path = f"{place.name} certificate", place.trust / f"{place.role}.pem"
+    fix = "din node join TOKEN" if place.role == "node" else "din down && din up"
+    try:
+        validity = validity_of(path)
+    except DinError as error:
+        return Check(name, "bad", error.message, fix)
+    left = validity.ends - now
+    seen = f"{path} ends {_span(left)}"
+    if now < validity.begins:
+        seen = f"{path} begins only at {validity.begins:%Y-%m-%d %H:%M} UTC, by this clock"
+        return Check(name, "bad", seen, CLOCK_FIX)
+    is_idle = not is_running(place)
+    if is_idle and place.role == "gateway":
+        return Check(name, "ok", f"{seen}; each start takes a new one")
+    if left <= timedelta():
+        return Check(name, "bad", f"{path} ended {_span(-left)[3:]} ago", fix)
+    if left < (validity.ends - validity.begins) / 3:
+        if is_idle:
+            start = f"din node start --name {place.folder.name}"
+            return Check(name, "warn", f"{seen}: the node does not run, nobody renews it", start)
+        return Check(name, "warn", f"{seen}: its renewal is overdue", fix)
+    return Check(name, "ok", seen)
+
+
+def _span(left: timedelta) -> str:
+    hours = left.total_seconds() / 3600
+    if abs(hours) >= 72:
+        return f"in {hours / 24:.0f} days"
+    return f"in {hours:.1f} hours"
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,223 @@
+"""What `din doctor` hears from the gateway, and where that listens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Final
+from urllib.parse import urlsplit
+
+from din import version
+from din.cli.asking import ask
+from din.cli.check import Check, Place, running_gateway
+from din.cli.doctor_disk import CLOCK_FIX
+from din.cli.sources import collect, load_gateway, load_node
+from din.client.client import Client, decode_answer, gateway_of
+from din.config import Section, is_loopback
+from din.domain.audit import AuditCheck
+from din.domain.keys import KeyList, KeyView
+from din.domain.views import GatewayView
+from din.errors import Denied, DinError, Unavailable
+from din.system.clock import wall_clock_ms
+from din.transport.membership import has_joined, read_membership
+
+SKEW_WARN_S: Final = 60
+SKEW_BAD_S: Final = 600
+RECENTLY: Final = timedelta(days=7)
+"""A key that was used so shortly before it expired is probably still shown by somebody."""
+NAMES_MAX: Final = 5
+SECURE_FIX: Final = "din down && din up --host ADDRESS"
+
+
+def check_listening(place: Place | None, environment: Mapping[str, str]) -> Check:
+    """Where the gateway of this machine listens, or would."""
+    running = running_gateway(place) if place else None
+    if running is None:
+        config = load_gateway({}, environment)
+        tls = f", TLS on {config.host}:{config.tls_port}" if config.is_tls else ""
+        seen = f"no gateway runs here; it would listen on {config.plain_host}:{config.port}{tls}"
+        return Check("listening", "ok", seen)
+    host = urlsplit(running.url).hostname or ""
+    reach = "this machine only" if is_loopback(host) else "OFF LOOPBACK, in plain text"
+    shown = [f"{running.url} ({reach})", *running.tls_urls, *running.links]
+    if is_loopback(host):
+        return Check("listening", "ok", ", ".join(shown))
+    return Check("listening", "bad", ", ".join(shown), SECURE_FIX)
+
+
+def check_tls(place: Place | None, environment: Mapping[str, str]) -> Check:
+    """Whether other machines can come by TLS, and where."""
+    running = running_gateway(place) if place else None
+    if running is not None:
+        port = urlsplit(running.tls_urls[0]).port if running.tls_urls else 0
+    else:
+        config = load_gateway({}, environment)
+        port = config.tls_port if config.is_tls else 0
+    if not port:
+        return Check("tls", "ok", "off: no other machine can join")
+    return Check("tls", "ok", f"TLS 1.3 on port {port}")
+
+
+def check_insecure(place: Place | None, environment: Mapping[str, str]) -> Check:
+    """Whether plain text off loopback is allowed by a setting, or spoken by the gateway here."""
+    sections: tuple[Section, ...] = ("gateway", "node")
+    for section, config in zip(
+        sections, (load_gateway({}, environment), load_node({}, environment)), strict=True
+    ):
+        if config.insecure_network:
+            source = collect(section, {}, environment).values["insecure_network"].source
+            seen = f"INSECURE: insecure_network is set for the {section} (by {source}): plain text"
+            fix = f"unset {source}" if source in environment else _line_out(source)
+            return Check("insecure switches", "bad", seen, fix)
+    running = running_gateway(place) if place else None
+    if running is not None and not is_loopback(urlsplit(running.url).hostname or ""):
+        seen = "INSECURE: the gateway runs with --insecure-network: plain text, nobody is asked"
+        return Check("insecure switches", "bad", seen, SECURE_FIX)
+    return Check("insecure switches", "ok", "none is set")
+
+
+def _line_out(source: str) -> str:
+    return f"sed -i /insecure_network/d {source.partition(' (')[0]}"
+
+
+def check_gateway(gateway: str | None, found: list[Place]) -> Iterator[Check]:
+    """What the gateway says: of itself, of nodes, keys and the audit log."""
+    try:
+        with _client(gateway, found) as client:
+            yield check_clock(client)
+            try:
+                view = client.gateway()
+            except Denied as error:
+                yield Check("gateway", "warn", error.message, "din doctor --key-file FILE")
+                return
+            yield gateway_row(view, client.url)
+            yield nodes_row(client)
+            yield require_key_row(view)
+            yield from _administrator_rows(client)
+    except DinError as error:
+        yield Check("gateway", "bad", error.message, "din up")
+
+
+def _client(gateway: str | None, found: list[Place]) -> Client:
+    """The gateway that is named, else the one that a node of this machine has joined, where no
+    gateway is here. Raises DinError."""
+    joined = [each for each in found if each.role == "node" and has_joined(each.trust)]
+    is_named = gateway or os.environ.get("DIN_GATEWAY")
+    if is_named or not joined or any(each.role == "gateway" for each in found):
+        return ask(gateway or gateway_of(os.environ))
+    urls = read_membership(joined[0].trust).gateways
+    if not urls:
+        raise Unavailable("this machine's node knows no gateway", hint="din node join TOKEN")
+    return Client(urls[0], ca_file=joined[0].trust / "ca.pem")
+
+
+def check_clock(client: Client) -> Check:
+    """This machine's clock against the gateway's, by the Date of an answer. Raises DinError."""
+    date = client.call("GET", "/v2/health/live").headers.get("date", "")
+    try:
+        gateway_s = parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return Check("clock", "warn", "the gateway did not say what time it is", "date -u")
+    return clock_row(wall_clock_ms() / 1000 - gateway_s)
+
+
+def clock_row(skew_s: float) -> Check:
+    """Certificates count by clocks; the header counts whole seconds."""
+    way = "ahead of" if skew_s > 0 else "behind"
+    if abs(skew_s) <= 2:
+        return Check("clock", "ok", "as the gateway's, to 2 s")
+    seen = f"{abs(skew_s):.0f} s {way} the gateway's"
+    if abs(skew_s) <= SKEW_WARN_S:
+        return Check("clock", "ok", seen)
+    return Check("clock", "bad" if abs(skew_s) > SKEW_BAD_S else "warn", seen, CLOCK_FIX)
+
+
+def gateway_row(view: GatewayView, url: str) -> Check:
+    """Which gateway answers, with which version."""
+    nodes = f"{view.nodes} node" + ("" if view.nodes == 1 else "s")
+    seen = f"{view.cluster} at {url}, {nodes}, found by {view.discovery_mode}"
+    if view.is_insecure_network:
+        return Check("gateway", "bad", f"{seen}, INSECURE: plain text off loopback", SECURE_FIX)
+    if view.version != version.__version__:
+        seen += f"; it is version {view.version}, this is {version.__version__}"
+        return Check("gateway", "warn", seen, f"pip install din-network=={view.version}")
+    return Check("gateway", "ok", seen)
+
+
+def nodes_row(client: Client) -> Check:
+    """Whether nodes are ready, and why the others are not. Raises DinError."""
+    nodes = client.nodes().items
+    if not nodes:
+        return Check("nodes", "warn", "none has joined", "din node start --name edge-1")
+    away = [f"{node.name} is {node.status}: {node.reason}" for node in nodes if node.reason]
+    ready = sum(node.status == "ready" for node in nodes)
+    seen = "; ".join([f"{ready} of {len(nodes)} ready", *_shortened(away)])
+    if ready == len(nodes):
+        return Check("nodes", "ok", seen)
+    return Check("nodes", "warn", seen, "din node list")
+
+
+def require_key_row(view: GatewayView) -> Check:
+    """Whether programs on the gateway's machine are asked for a key."""
+    if view.is_key_required:
+        return Check("require_key", "ok", "on: programs on the gateway's machine show a key too")
+    seen = "off: every program on the gateway's machine may do everything"
+    return Check("require_key", "ok", seen)
+
+
+def _administrator_rows(client: Client) -> Iterator[Check]:
+    try:
+        keys = decode_answer(client.call("GET", "/api/v1/keys"), KeyList)
+        audit = decode_answer(client.call("GET", "/api/v1/audit/check"), AuditCheck)
+    except Denied as error:
+        yield Check("api keys", "warn", error.message, "din doctor --key-file FILE")
+        return
+    yield keys_row(keys.items, datetime.now(UTC))
+    yield audit_row(audit)
+
+
+def keys_row(keys: tuple[KeyView, ...], now: datetime) -> Check:
+    """Keys that never end, and keys that ended while somebody used them."""
+    active = [each for each in keys if each.state == "active"]
+    seen = f"{len(active)} of {len(keys)} active" if keys else "none"
+    ended = [each.name for each in keys if _ended_in_use(each, now)]
+    if ended:
+        seen += f"; expired within days of their last use: {', '.join(_shortened(ended))}"
+        return Check("api keys", "warn", seen, f"din key create {ended[0]} --scope SCOPE")
+    endless = [each for each in active if each.expires_at is None]
+    if endless:
+        names = ", ".join(_shortened([each.name for each in endless]))
+        return Check("api keys", "warn", f"{seen}; never end: {names}", _replacing(endless[0]))
+    return Check("api keys", "ok", seen)
+
+
+def _replacing(key: KeyView) -> str:
+    scopes = " ".join(f"--scope {scope}" for scope in key.scopes)
+    return f"din key create {key.name}-2 {scopes} --tenant {key.tenant} --expires 90d"
+
+
+def _ended_in_use(key: KeyView, now: datetime) -> bool:
+    if key.state != "expired" or key.used_at is None or key.expires_at is None:
+        return False
+    ended, used = datetime.fromisoformat(key.expires_at), datetime.fromisoformat(key.used_at)
+    return ended - used < RECENTLY and now - ended < RECENTLY
+
+
+def audit_row(check: AuditCheck) -> Check:
+    """Whether the audit log's chain is whole."""
+    if check.is_whole:
+        seen = f"lines {check.first_seq} to {check.last_seq} are whole, head {check.head_sha256}"
+        return Check("audit log", "ok", seen)
+    return Check("audit log", "bad", f"not whole: {check.problems[0]}", "din audit verify")
+
+
+def _shortened(names: list[str]) -> list[str]:
+    more = [f"{len(names) - NAMES_MAX} more"] if len(names) > NAMES_MAX else []
+    return [*names[:NAMES_MAX], *more]
+
+
+def gateway_place(found: list[Place]) -> Place | None:
+    """The gateway of this machine."""
+    return next((each for each in found if each.role == "gateway"), None)
