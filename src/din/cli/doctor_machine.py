@@ -90,16 +90,16 @@ def check_state() -> Check:
     """Whether the state directory can be written and has room."""
     config = load_gateway({}, os.environ)
     folder = Path(config.state_dir)
-    while not folder.exists():
-        folder = folder.parent
-    free_mib = shutil.disk_usage(folder).free // MIB
-    seen = f"{config.state_dir}, {free_mib} MiB free"
     try:
+        while not folder.exists():
+            folder = folder.parent
+        free_mib = shutil.disk_usage(folder).free // MIB
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         seen = f"{folder} is not writable: {error.strerror}"
         return Check("state", "bad", seen, "din up --state-dir PATH")
+    seen = f"{config.state_dir}, {free_mib} MiB free"
     if free_mib < FREE_MIB_MIN:
         return Check("state", "warn", seen, f"du -xh {config.state_dir} | sort -h | tail")
     return Check("state", "ok", seen)
