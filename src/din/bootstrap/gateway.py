@@ -46,6 +46,7 @@ from din.system.identity import Identity, claim_directory
 from din.system.lines import unblock_stderr
 from din.system.memory import give_memory_back, resident_bytes
 from din.system.signals import stop_signals
+from din.transport.datagram import DatagramServer
 from din.transport.limits import LinkLimits
 from din.transport.server import LinkServer
 from din.transport.tls_identity import TlsIdentity
@@ -139,6 +140,8 @@ async def _serve(
     refusal_of_node = gateway.roll.refusal_of
     access = await open_access(config, store, effects.metrics, log, stack, refusal_of_node)
     enrolment = _enrolment(gateway, trust, reach, access) if trust is not None else None
+    if secure is not None:
+        _hear_datagrams(gateway, config, reach, stack)
     server = await _front(gateway, config, reach, access, enrolment, sock, secure)
     stack.push_async_callback(server.stop)
     await stack.enter_async_context(_announced(config, identity, reach, log))
@@ -245,6 +248,16 @@ def _vault(config: GatewayConfig, state: Path) -> Vault:
         is_encrypting=is_encrypting,
         lease_ms=config.slice_lease_ms,
     )
+
+
+def _hear_datagrams(
+    gateway: Gateway, config: GatewayConfig, reach: Reach, stack: contextlib.AsyncExitStack
+) -> None:
+    """Heartbeats by datagram at the number of the TLS port. Raises Conflict."""
+    server = DatagramServer(config.host, reach.tls_port, gateway.beats.receive)
+    stack.callback(server.close)
+    gateway.beats.port = server.port
+    gateway.effects.metrics.watch_datagrams(gateway.beats.refused)
 
 
 def _watch(gateway: Gateway, config: GatewayConfig) -> None:

@@ -11,13 +11,15 @@ from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from din.discovery.membership import MEMBERS_MAX
 from din.domain.node import NodeId
+from din.domain.trust import Peer
 from din.errors import DinError, UsageError
 from din.wire.beat_datagram import BeatKey, split_beat
 from din.wire.heartbeat import COUNTERS, COUNTERS_AT
-from din.wire.registration import BEAT_KEY_BYTES
+from din.wire.registration import BEAT_KEY_BYTES, Admission
 
 REFUSALS: Final = ("malformed", "stranger", "wrong code", "replayed")
 
@@ -38,8 +40,17 @@ class BeatKeys:
         self._take = take
         self._random_bytes = random_bytes
         self._keys: dict[bytes, _Key] = {}
+        self.port = 0
+        """Where datagrams are heard; 0 = nowhere, and no keys are given."""
         self.refused: dict[str, int] = dict.fromkeys(REFUSALS, 0)
         """Datagrams that were not believed, by reason."""
+
+    def offered(self, answer: Admission, peer: Peer, node_id: NodeId, session: int) -> Admission:
+        """The answer with a key, when it goes out over TLS and there is a port for datagrams."""
+        if not self.port or peer.name is None:
+            self.forget(node_id)
+            return answer
+        return replace(answer, beat_key=self.give(node_id, session), beat_port=self.port)
 
     def give(self, node_id: NodeId, session: int) -> bytes:
         """A fresh key for this registration; an older one counts no more."""

@@ -27,7 +27,7 @@ from din.gateway.serving import Serving
 from din.gateway.viewing import model_view, node_view, trust_notes
 from din.placement.compare import compare_split
 from din.version import __version__
-from din.wire.registration import decode_registration
+from din.wire.registration import Admission, decode_registration, encode_answer
 
 WATCH_PERIOD_S = 0.5
 """Server-sent events carry changes at most this often, however busy the fleet is."""
@@ -215,13 +215,18 @@ class GatewayService:
     def register_node(self, body: bytes, peer: Peer) -> bytes:
         """See ControlService."""
         fleet = self._gateway.fleet
-        node_id = decode_registration(body).profile.node_id
+        registration = decode_registration(body)
+        node_id, session = registration.profile.node_id, registration.profile.session
         is_new = not fleet.is_known(node_id)
         roll, labels = self._gateway.roll, self._gateway.labels
-        answer = fleet.register(body, lambda each: labels.applied(roll.admitted(peer, each)))
+        answer = fleet.register(
+            registration, lambda each: labels.applied(roll.admitted(peer, each))
+        )
         if is_new and fleet.is_known(node_id):
             self._note("node.join", node_id, peer.address)
-        return answer
+        if isinstance(answer, Admission):
+            answer = self._gateway.beats.offered(answer, peer, node_id, session)
+        return encode_answer(answer)
 
     def deregister_node(self, node_id: str, session: int, peer: Peer | None) -> None:
         """See ControlService."""

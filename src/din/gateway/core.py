@@ -22,6 +22,7 @@ from din.domain.enrolment import RevokedView
 from din.domain.node import NodeId
 from din.errors import DinError, NotFound
 from din.flow.timeout import Timeouts
+from din.gateway.beats import BeatKeys
 from din.gateway.carving import Carving
 from din.gateway.deployer import Deployer
 from din.gateway.direct import DirectWorkers
@@ -105,6 +106,7 @@ class Gateway:
             random=effects.random,
             report=effects.report,
         )
+        self.beats = BeatKeys(self._take_beat, effects.random.randbytes)
         self.relay = Relay(
             loop, effects.gateway_id, self.links, self.fleet.name_of, effects.result_bytes_max
         )
@@ -174,11 +176,16 @@ class Gateway:
     async def revoke(self, node_id: NodeId, name: str) -> RevokedView:
         """Throw a node out for good."""
         is_new = await self.roll.revoke(node_id, name)
+        self.beats.forget(node_id)
         session = self.fleet.session_of(node_id)
         if session is not None:
             self.fleet.left(node_id, session)
         self.effects.report("node revoked", node=name, id=node_id)
         return RevokedView(node_id=node_id, name=name, is_new=is_new)
+
+    def _take_beat(self, beat: bytes) -> bytes:
+        self.effects.metrics.count_heartbeat()
+        return self.fleet.heartbeat(beat)
 
     def _request_tools(self) -> RequestTools:
         # A number that no earlier session of this gateway has used: nodes may still remember those.

@@ -53,7 +53,7 @@ from din.placement.planner import plan_deployment
 from din.placement.policy import Policy
 from din.placement.table import FleetTable
 from din.wire.heartbeat import decode_heartbeat, encode_heartbeat_answer
-from din.wire.registration import decode_registration, encode_answer
+from din.wire.registration import Registration, RegistrationAnswer
 
 Report = Callable[..., None]
 
@@ -97,9 +97,10 @@ class Fleet:
 
     # What arrives.
 
-    def register(self, body: bytes, admitted: Callable[[NodeProfile], NodeProfile]) -> bytes:
-        """TLV in, TLV out; `admitted` checks the sender, may change labels, and may raise."""
-        registration = decode_registration(body)
+    def register(
+        self, registration: Registration, admitted: Callable[[NodeProfile], NodeProfile]
+    ) -> RegistrationAnswer:
+        """The answer; `admitted` checks the sender, may change labels, and may raise."""
         profile = admitted(registration.profile)
         registration = replace(registration, profile=profile)
         self._warnings.pop(profile.node_id, None)
@@ -108,7 +109,7 @@ class Fleet:
         if self._drains.is_leaving(profile.node_id):
             self._handle(DrainRequested(profile.node_id))
         self._arm()
-        return encode_answer(answer)
+        return answer
 
     def heartbeat(self, body: bytes, check_sender: Callable[[NodeId], None] | None = None) -> bytes:
         """One beat in, the answer out. Raises UsageError and what `check_sender` raises."""

@@ -7,7 +7,7 @@ measured has no sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client import (
@@ -16,7 +16,7 @@ from prometheus_client import (
     Gauge,
     disable_created_metrics,
 )
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
@@ -190,6 +190,10 @@ class GatewayMetrics:
         running = Gauge("din_inflight_requests", "Requests that run now.", registry=self.registry)
         running.set_function(inflight)
 
+    def watch_datagrams(self, refused: Mapping[str, int]) -> None:
+        """Read at scrape time which heartbeats by datagram were not believed. Once."""
+        self.registry.register(_RefusedBeats(refused))
+
     def watch_fleet(
         self, nodes: Callable[[], Iterable[FleetNode]], now_ms: Callable[[], int], mode: str
     ) -> None:
@@ -199,6 +203,24 @@ class GatewayMetrics:
     def text(self) -> bytes:
         """Prometheus text format 0.0.4."""
         return generate_latest(self.registry)
+
+
+class _RefusedBeats(Collector):
+    """Counts that the datagram port keeps itself: it may be flooded."""
+
+    def __init__(self, refused: Mapping[str, int]) -> None:
+        self._refused = refused
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """One sample per reason."""
+        family = CounterMetricFamily(
+            "din_heartbeats_refused",
+            "Heartbeats by datagram that were not believed.",
+            labels=["reason"],
+        )
+        for reason, count in self._refused.items():
+            family.add_metric([reason.replace(" ", "_")], count)
+        yield family
 
 
 class _FleetCollector(Collector):
