@@ -121,18 +121,7 @@ async def _serve(
     effects = _effects(config, identity, state, store, reach, schedule, log)
     gateway = Gateway(effects)
     stack.push_async_callback(gateway.stop)
-    links = LinkServer(
-        identity.node_id,
-        identity.session,
-        gateway.links,
-        limits=LinkLimits(body_bytes_max=config.result_bytes_max),
-        report=log,
-        admit=gateway.fleet.refusal_of_link,
-        tls=TlsIdentity(trust.files, config.cluster, log) if trust is not None else None,
-    )
-    stack.push_async_callback(links.wait_closed)
-    stack.callback(links.close)
-    reach.listen(links)
+    _take_links(gateway, config, identity, trust, reach, log, stack)
     await gateway.start()
     _watch(gateway, config)
     resting = asyncio.get_running_loop().create_task(_give_back_at_rest(gateway))
@@ -155,6 +144,30 @@ async def _serve(
     log(
         "ready", url=reach.url, cluster=config.cluster, gateway_id=identity.node_id, pid=os.getpid()
     )
+
+
+def _take_links(
+    gateway: Gateway,
+    config: GatewayConfig,
+    identity: Identity,
+    trust: GatewayTrust | None,
+    reach: Reach,
+    log: Log,
+    stack: contextlib.AsyncExitStack,
+) -> None:
+    """Nodes may dial from now on. Raises Conflict."""
+    links = LinkServer(
+        identity.node_id,
+        identity.session,
+        gateway.links,
+        limits=LinkLimits(body_bytes_max=config.result_bytes_max),
+        report=log,
+        admit=gateway.fleet.refusal_of_link,
+        tls=TlsIdentity(trust.files, config.cluster, log) if trust is not None else None,
+    )
+    stack.push_async_callback(links.wait_closed)
+    stack.callback(links.close)
+    reach.listen(links)
 
 
 def _effects(

@@ -384,8 +384,7 @@ class Fleet:
             return  # beats come by the thousand and move no timer
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        self._armed_ms = wakeup_ms
+        self._timer, self._armed_ms = None, wakeup_ms
         if wakeup_ms is not None and not self._is_closed:
             delay_s = max(wakeup_ms - self._clock(), 0.0) / 1000 + 0.001
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
