@@ -57,7 +57,7 @@ class FakeGateway:
             raise NotFound(f"no {path}")
         except DinError as error:
             view = ErrorView(code=error.code, message=error.message, hint=error.hint)
-            return error.http_status, msgspec.json.encode(view)
+            return error.http_status, msgspec.json.encode({"error": view})
 
     def beat(self, now_ms: int, body: bytes) -> bytes:
         beat = decode_heartbeat(body)

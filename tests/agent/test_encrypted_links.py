@@ -11,10 +11,13 @@ import onnx_models
 import pytest
 from agent_gateway import CLUSTER, GATEWAY_ID, FakeGateway, Node, make_slice
 
+from din.domain.enrolment import Membership
 from din.domain.trust import PeerName
 from din.errors import Unreachable
+from din.system.clock import wall_clock_ms
 from din.system.identity import claim_directory
 from din.transport.dial import dial, ignore_reports
+from din.transport.membership import write_membership
 from din.transport.server import LinkServer
 from din.transport.tls_identity import TlsIdentity
 from din.wire.messages import Prepared, Result
@@ -38,6 +41,16 @@ def enrol(folder: Path, node: Node) -> None:
     node.folder.mkdir()
     name = PeerName(CLUSTER, "node", node_id_in(node.folder))
     machine(node.folder / "trust", authority_in(folder / "authority", CLUSTER), name)
+    now_ms = wall_clock_ms()
+    membership = Membership(
+        cluster=CLUSTER,
+        node_id=name.id,
+        gateways=(),
+        begins_ms=now_ms,
+        ends_ms=now_ms + 86_400_000,
+        signing_key="",
+    )
+    write_membership(node.folder / "trust", membership)
 
 
 def encrypt(gateway: FakeGateway, folder: Path) -> TlsIdentity:
@@ -84,6 +97,9 @@ def test_whoever_records_the_wire_between_two_nodes_reads_no_tensor(
                 for node in nodes:
                     enrol(tmp_path, node)
             async with nodes[0] as first, nodes[1] as second:
+                for node in nodes:
+                    # This gateway signs nothing; what links carry is the matter here.
+                    (node.folder / "trust" / "cluster.json").unlink(missing_ok=True)
                 wire = await run_chain(gateway, first, second)
                 assert (between in wire.passed["there"]) is not is_encrypted
                 assert (b"HELLO" in wire.passed["there"]) is not is_encrypted

@@ -239,7 +239,7 @@ def test_an_answer_is_taken_up_to_its_limit_and_no_byte_more() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("url", ["https://host", "host:80", "http://", "http://host:port", ""])
+@pytest.mark.parametrize("url", ["ftp://host", "host:80", "http://", "http://host:port", ""])
 def test_a_url_that_is_not_plain_http_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="URL"):
         HttpClient(url)

@@ -74,6 +74,12 @@ class Joined(Struct, frozen=True):
         return tuple(dict.fromkeys((*unix, *here, *tcp)))
 
 
+class _Told(Struct):
+    """An error as the control API answers it."""
+
+    error: ErrorView
+
+
 class _Membership(Struct):
     """One accepted registration while it lasts."""
 
@@ -102,6 +108,7 @@ class Joiner:
         on_joined: Callable[[Joined], None],
         on_rejoin: Callable[[Joined], None],
         browse: BrowseCall = browse_child,
+        secure_gateways: Sequence[str] | None = None,
     ) -> None:
         """`gateways` in order of preference: flag, environment, configuration. `profile` and
         `health` answer at once, from what is measured already. Raises UsageError."""
@@ -116,6 +123,7 @@ class Joiner:
             connect=connect,
             browse=browse,
             report=report,
+            secure_gateways=secure_gateways,
         )
         self._random = random
         self._report = report
@@ -313,7 +321,7 @@ class Joiner:
 def _raise_answered(status: int, body: bytes) -> NoReturn:
     """Turn an error answer of the gateway back into the error it was."""
     try:
-        view = msgspec.json.decode(body, type=ErrorView)
+        view = msgspec.json.decode(body, type=_Told).error
     except msgspec.MsgspecError:
         raise Unreachable(f"the gateway answered with HTTP status {status}") from None
     raise error_of_code(view.code, view.message, view.hint)

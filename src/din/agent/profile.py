@@ -20,12 +20,12 @@ NPU_CORE_LABEL: Final = "npu-core"
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
-def check_host(config: NodeConfig) -> None:
+def check_host(config: NodeConfig, *, has_joined: bool) -> None:
     """Raises UsageError when plain text would leave this host without being asked for."""
-    if config.host not in LOOPBACK and not config.insecure_network:
+    if config.host not in LOOPBACK and not (config.insecure_network or has_joined):
         raise UsageError(
             f"host {config.host!r} is not loopback: links would cross the network in plain text",
-            hint="keep 127.0.0.1, or say --insecure-network if the network is trusted",
+            hint="join the cluster first (din node join TOKEN), or say --insecure-network",
         )
 
 

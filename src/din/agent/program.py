@@ -12,6 +12,7 @@ import asyncio
 import os
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -29,6 +30,7 @@ from din.agent.peers import Peers
 from din.agent.profile import check_host, make_profile, sensor_settings
 from din.agent.router import Router
 from din.agent.slices import Slices
+from din.agent.trust import NodeTrust, open_trust
 from din.agent.unsealer import Unsealer
 from din.agent.zygote import Zygote
 from din.config import NodeConfig
@@ -42,10 +44,10 @@ from din.system.lines import unblock_stderr
 from din.system.memory import give_memory_back
 from din.system.sensors import Sensors
 from din.system.signals import stop_signals
-from din.transport.http_client import HttpClient
+from din.transport.http_client import HttpClient, fetch
+from din.transport.membership import FOLDER, has_joined
 from din.transport.redial import Redialler
 from din.transport.server import LinkServer
-from din.transport.tls_identity import identity_in
 from din.wire.messages import AnyMessage
 
 GRACE_S: Final = 10.0
@@ -60,20 +62,24 @@ class Agent:
     """One node. Made inside the running loop; `run` is its life."""
 
     def __init__(
-        self, config: NodeConfig, identity: Identity, sensors: Sensors, profile: NodeProfile
+        self,
+        config: NodeConfig,
+        identity: Identity,
+        sensors: Sensors,
+        profile: NodeProfile,
+        trust: NodeTrust | None = None,
     ) -> None:
+        self._trust = trust
+        self._tls = tls = trust.identity if trust is not None else None
         self._loop = asyncio.get_running_loop()
-        self._config = config
-        self._identity = identity
-        self._sensors = sensors
-        self._profile = profile
+        self._config, self._identity = config, identity
+        self._sensors, self._profile = sensors, profile
         self._log = Log()
         report = self._log.report
         self._random = Random()
         self._addresses = OwnAddresses(config.host, self._on_addresses, report)
         self._socket_path = socket_path(Path(config.state_dir), identity.node_id)
         node_id, session = identity.node_id, identity.session
-        tls = self._tls = identity_in(Path(config.state_dir) / "trust", config.cluster, report)
         self._named = Named(report)
         self._peers = Peers(
             node_id, session, self._random, report, tls=tls, role_of=self._named.role_of
@@ -82,9 +88,7 @@ class Agent:
         self._executor = Executor(self._loop, node_id, self._peers, self._drop)
         self._zygote = Zygote(self._loop, lambda text: report("zygote", reason=text))
         self._offers = Offers(report)
-        quota_bytes = config.slice_quota_mib * 1024 * 1024
-        folder = Path(config.state_dir) / "slices"
-        self._files = files = SliceFiles(folder, report, quota_bytes=quota_bytes)
+        self._files = files = self._make_files()
         self._unsealer = Unsealer(Path(config.state_dir) / "trust")
         self._slices = Slices(
             zygote=self._zygote,
@@ -119,6 +123,14 @@ class Agent:
             role_of=self._named.role_of,
         )
 
+    def _make_files(self) -> SliceFiles:
+        return SliceFiles(
+            Path(self._config.state_dir) / "slices",
+            self._log.report,
+            fetch=partial(fetch, tls=self._tls),
+            quota_bytes=self._config.slice_quota_mib * 1024 * 1024,
+        )
+
     def stop(self) -> None:
         """Begin to leave; repeating it is harmless."""
         self._stop.set()
@@ -148,6 +160,8 @@ class Agent:
         self._loop.call_later(TRIM_AFTER_S, give_memory_back)
         give_memory_back()
         await self._warm_up()
+        if self._trust is not None:
+            self._trust.start()
         joining = self._loop.create_task(self._joiner.run())
         stopping = self._loop.create_task(self._stop.wait())
         try:
@@ -175,15 +189,16 @@ class Agent:
         return Joiner(
             profile=self._current_profile,
             health=self._health,
-            cluster=config.cluster,
+            cluster=self._tls.cluster if self._tls is not None else config.cluster,
             discovery_mode=config.discovery_mode,
             gateways=config.gateway,
             state_dir=Path(config.state_dir),
             random=self._random,
             report=self._log.report,
-            connect=HttpClient,
+            connect=partial(HttpClient, tls=self._tls),
             on_joined=self._on_joined,
             on_rejoin=self._on_joined,
+            secure_gateways=self._trust.membership.gateways if self._trust is not None else None,
         )
 
     # What the joiner asks.
@@ -264,6 +279,8 @@ class Agent:
         if self._redialler is not None:
             await self._redialler.stop("the node stops")
         await asyncio.gather(*self._changes, return_exceptions=True)
+        if self._trust is not None:
+            await self._trust.stop()
         await self._slices.close()
         await self._unsealer.close()
         await self._peers.close()
@@ -298,12 +315,13 @@ def socket_path(state_dir: Path, node_id: str) -> Path:
 
 async def serve(config: NodeConfig) -> None:
     """Run one node until a signal. Raises DinError."""
-    check_host(config)
+    check_host(config, has_joined=has_joined(Path(config.state_dir) / FOLDER))
     with claim_directory(Path(config.state_dir), f"din node {config.name}") as claim:
         identity = claim.next_identity()
         accelerator = find_accelerator(is_nvml_wanted=config.gpu_monitoring == "nvml")
         sensors = Sensors(sensor_settings(config), accelerator)
-        agent = Agent(config, identity, sensors, make_profile(config, identity, accelerator, ()))
+        profile = make_profile(config, identity, accelerator, ())
+        agent = Agent(config, identity, sensors, profile, open_trust(config, identity.node_id))
         loop = asyncio.get_running_loop()
         for number in stop_signals():
             loop.add_signal_handler(number, agent.stop)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, Protocol
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -23,14 +22,14 @@ from din.domain.views import GatewayView
 from din.errors import DinError, Unreachable, UsageError
 from din.system.identity import write_atomically
 from din.transport.find import Browsed
+from din.wire.gateway_url import PLAIN_PORT, gateway_url
 
 BROWSE_MS: Final = 5000
 REQUEST_MS: Final = 3000
 CANDIDATES_MAX: Final = 16
 LAST_GATEWAY_FILE: Final = "gateway.json"
 LAST_GATEWAY_BYTES_MAX: Final = 4096
-DEFAULT_PORT: Final = 8000
-DEFAULT_GATEWAY: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
+DEFAULT_GATEWAY: Final = f"http://127.0.0.1:{PLAIN_PORT}"
 GATEWAY_PATH: Final = "/api/v1/gateway"
 
 DiscoveryMode = Literal["auto", "multicast", "unicast"]
@@ -90,10 +89,15 @@ class Search:
         connect: Connect,
         browse: BrowseCall,
         report: Callable[..., None],
+        secure_gateways: Sequence[str] | None = None,
     ) -> None:
+        """`secure_gateways` are those of a node that has joined: it speaks TLS only. None = it has
+        not joined. Raises UsageError."""
         self._cluster = cluster
         self._mode = mode
-        self._named = tuple(gateway_url(each) for each in gateways)[:CANDIDATES_MAX]
+        self._secure = secure_gateways
+        scheme = "http" if secure_gateways is None else "https"
+        self._named = tuple(gateway_url(each, scheme) for each in gateways)[:CANDIDATES_MAX]
         self._last_path = state_dir / LAST_GATEWAY_FILE
         self._connect = connect
         self._browse = browse
@@ -111,6 +115,9 @@ class Search:
                 f"{'; '.join(tried)}",
                 hint="start it there, name another with --gateway, or name none to look for one",
             )
+        known = "known since this node joined"
+        if self._secure and (chosen := await self._first_serving(self._secure, known, tried)):
+            return chosen
         how = "unicast"
         if self._mode != "unicast":
             if chosen := await self._by_multicast(tried):
@@ -136,7 +143,10 @@ class Search:
         if browsed.gateway is None:
             tried.append(browsed.reason)
             return None
-        urls = browsed.gateway.urls[:CANDIDATES_MAX]
+        found = browsed.gateway
+        if self._secure is None and found.tls_urls:
+            tried.append(f"gateway {found.gateway_id} takes joined machines: din node join TOKEN")
+        urls = (found.urls if self._secure is None else found.tls_urls)[:CANDIDATES_MAX]
         announced = f"announced by multicast as gateway {browsed.gateway.gateway_id}"
         return await self._first_serving(urls, announced, tried)
 
@@ -152,7 +162,10 @@ class Search:
 
     async def _problem_with(self, url: str) -> str | None:
         """None when this gateway serves our cluster, else what is wrong with it."""
-        client = self._connect(url)
+        try:
+            client = self._connect(url)
+        except DinError as error:
+            return f"is not asked: {error.message}"
         try:
             status, _, body = await client.request("GET", GATEWAY_PATH, timeout_ms=REQUEST_MS)
             view = msgspec.json.decode(body, type=GatewayView) if status == 200 else None
@@ -170,7 +183,8 @@ class Search:
         if self._mode == "multicast":
             return ()
         last = self._last()
-        return tuple(dict.fromkeys((*((last,) if last else ()), DEFAULT_GATEWAY)))
+        others = (DEFAULT_GATEWAY,) if self._secure is None else ()
+        return tuple(dict.fromkeys((*((last,) if last else ()), *others)))
 
     def _last(self) -> str | None:
         try:
@@ -182,19 +196,6 @@ class Search:
         except (OSError, msgspec.MsgspecError, UsageError) as error:
             self._report("last_gateway_unreadable", reason=said(error))
             return None
-
-
-def gateway_url(text: str) -> str:
-    """`http://host:port` of what a person wrote (`host`, `host:port`, a URL). Raises UsageError."""
-    hint = "for example http://192.168.1.10:8000"
-    try:
-        parts = urlsplit(text if "://" in text else f"http://{text}")
-        host, port = parts.hostname, parts.port or DEFAULT_PORT
-    except ValueError as error:
-        raise UsageError(f"gateway {text!r} is not an address: {error}", hint=hint) from None
-    if parts.scheme != "http" or not host or parts.path.strip("/") or parts.query:
-        raise UsageError(f"gateway {text!r} is not of the form http://HOST:PORT", hint=hint)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def said(error: BaseException) -> str:

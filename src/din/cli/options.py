@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
 from din.cli.frame import say
 from din.cli.sources import collect, load_gateway, load_node
-from din.config import Config, GatewayConfig, NodeConfig
+from din.config import GatewayConfig, NodeConfig, is_loopback
 from din.errors import UsageError
+from din.transport.membership import FOLDER, has_joined
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -46,29 +47,41 @@ def _needless(name: str, reason: str, **attributes: Any) -> Callable[[Function],
     return click.option(name, expose_value=False, hidden=True, callback=tell, **attributes)
 
 
-def gateway_options(function: Function) -> Function:
-    """Options of `din up` and `din gateway start`, named like the keys of the settings."""
+def _trust_options(function: Function) -> Function:
     return _apply(
         function,
         (
-            click.option("--host", metavar="ADDRESS", help="Address of HTTP; 127.0.0.1."),
-            click.option("--port", type=int, help="Port of HTTP; 8000."),
-            click.option("--link-port", type=int, help="Port of the links of nodes; any free one."),
-            click.option("--cluster", metavar="NAME", help="Name that nodes look for."),
-            click.option("--state-dir", metavar="PATH", help="Default $XDG_STATE_HOME/din."),
-            click.option("--discovery-mode", type=MODES, help="How nodes find the gateway."),
             click.option(
                 "--insecure-network",
                 is_flag=True,
                 default=None,
-                help="Allow a --host off loopback: plain text, without authentication.",
+                help="Speak plain text on --host, without authentication.",
             ),
+            click.option(
+                "--tls", is_flag=True, default=None, help="Speak TLS as well; off loopback always."
+            ),
+            click.option("--tls-port", type=int, help="Port of TLS on --host; 8443."),
             click.option(
                 "--require-key",
                 is_flag=True,
                 default=None,
                 help="Ask programs on this machine for an API key as well.",
             ),
+        ),
+    )
+
+
+def gateway_options(function: Function) -> Function:
+    """Options of `din up` and `din gateway start`, named like the keys of the settings."""
+    return _apply(
+        _trust_options(function),
+        (
+            click.option("--host", metavar="ADDRESS", help="Address to listen on; 127.0.0.1."),
+            click.option("--port", type=int, help="Port of plain HTTP, on loopback; 8000."),
+            click.option("--link-port", type=int, help="Port of the links of nodes; any free one."),
+            click.option("--cluster", metavar="NAME", help="Name that nodes look for."),
+            click.option("--state-dir", metavar="PATH", help="Default $XDG_STATE_HOME/din."),
+            click.option("--discovery-mode", type=MODES, help="How nodes find the gateway."),
             click.option(
                 "--node-heartbeat-interval",
                 "node_heartbeat_interval_ms",
@@ -183,7 +196,6 @@ def gateway_settings(flags: Mapping[str, object]) -> GatewayConfig:
     for warning in collect("gateway", flags, os.environ).warnings:
         say(f"warning: {warning}")
     _check_jitter(config)
-    _check_network(config)
     return config
 
 
@@ -232,20 +244,14 @@ def _check_jitter(config: GatewayConfig) -> None:
         )
 
 
-def _check_network(config: Config) -> None:
-    if config.insecure_network or _is_loopback(config.host):
+def _check_network(config: NodeConfig) -> None:
+    is_joined = has_joined(Path(config.state_dir) / FOLDER)
+    if is_joined or config.insecure_network or is_loopback(config.host):
         return
     raise UsageError(
-        f"host {config.host} is not loopback, and nothing there is encrypted or authenticated yet",
-        hint="use 127.0.0.1, or accept that with --insecure-network in a network you trust",
+        f"host {config.host} is not loopback, and this node has no certificate for it",
+        hint="join first (din node join TOKEN), or accept plain text with --insecure-network",
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def http_url(host: str, port: int) -> str:

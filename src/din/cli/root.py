@@ -33,6 +33,7 @@ cli = _Root(
         "down": ("din.cli.up:down", "Stop what `din up` started."),
         "gateway": ("din.cli.root:gateway", "Run a gateway in the foreground."),
         "node": ("din.cli.root:node", "Start, list and inspect nodes."),
+        "token": ("din.cli.root:token", "Tokens by which other machines join."),
         "model": ("din.cli.root:model", "Register, list and inspect models."),
         "plan": ("din.cli.plan:plan", "Where a request would run, and why not elsewhere."),
         "infer": ("din.cli.infer:infer", "Run one request."),
@@ -61,12 +62,24 @@ node = LazyGroup(
     lazy={
         "start": ("din.cli.start:start_node", "Run a node in the foreground."),
         "list": ("din.cli.node:list_nodes", "List nodes with their live state."),
+        "join": ("din.cli.join:join_node", "Make this machine a node of a cluster, by a token."),
+        "revoke": ("din.cli.join:revoke_node", "Throw a node out for good."),
         "inspect": ("din.cli.node:inspect_node", "Everything known of one node."),
         "watch": ("din.cli.node:watch_nodes", "List nodes again and again."),
         "drain": ("din.cli.node:drain_node", "Move the slices of a node away."),
         "label": ("din.cli.node:label_node", "Give a node labels, such as trust=high."),
         "undrain": ("din.cli.node:undrain_node", "Take a drain back."),
         "stop": ("din.cli.start:stop_node", "Stop a node started with --detach."),
+    },
+)
+token = LazyGroup(
+    name="token",
+    help="Tokens by which other machines join.",
+    no_args_is_help=True,
+    lazy={
+        "create": ("din.cli.token:create_token", "Make a token for one machine."),
+        "list": ("din.cli.token:list_tokens", "List tokens, without their secrets."),
+        "revoke": ("din.cli.token:revoke_token", "Take a token back."),
     },
 )
 model = LazyGroup(

@@ -17,7 +17,7 @@ from din.cli import daemon
 from din.cli.frame import Command, say
 from din.cli.options import gateway_options, gateway_settings, node_options, node_settings
 from din.cli.sources import load_gateway
-from din.config import Config, NodeConfig
+from din.config import Config, GatewayConfig, NodeConfig
 from din.errors import NotFound
 
 GATEWAY_MODULE: Final = "din.bootstrap.gateway"
@@ -32,6 +32,14 @@ class _LogEntry(Struct):
     event: str = ""
     gateway: str = ""
     how: str = ""
+
+
+def check_ports(config: GatewayConfig) -> None:
+    """Raises Conflict when another program has a port of a gateway, Denied or Unavailable."""
+    daemon.check_port(config.plain_host, config.port)
+    daemon.check_port(config.host, config.link_port, "--link-port")
+    if config.is_tls:
+        daemon.check_port(config.host, config.tls_port, "--tls-port")
 
 
 def run_in_place(module: str, config: Config) -> NoReturn:
@@ -51,8 +59,7 @@ def run_in_place(module: str, config: Config) -> NoReturn:
 def start_gateway(**flags: Any) -> None:
     """Run a gateway in the foreground, until Ctrl-C or SIGTERM."""
     config = gateway_settings(flags)
-    daemon.check_port(config.host, config.port)
-    daemon.check_port(config.host, config.link_port, "--link-port")
+    check_ports(config)
     run_in_place(GATEWAY_MODULE, config)
 
 

@@ -15,7 +15,8 @@ from din.cli import daemon
 from din.cli.asking import ask
 from din.cli.frame import Command, say
 from din.cli.options import gateway_options, gateway_settings, http_url, node_settings
-from din.cli.start import AGENT_MODULE, GATEWAY_MODULE, joining_words, run_in_place
+from din.cli.start import AGENT_MODULE, GATEWAY_MODULE, check_ports, joining_words, run_in_place
+from din.cli.token import show_new_token
 from din.config import GatewayConfig, NodeConfig
 from din.errors import Conflict, Denied, DinError, Unauthenticated, Unavailable, Unreachable
 
@@ -29,7 +30,7 @@ NODE_WAIT_S: Final = 30.0
     examples=(
         "din up",
         "din up --no-node --port 8000 --cluster line-4",
-        "din up --host 0.0.0.0 --insecure-network",
+        "din up --host 0.0.0.0",
     ),
 )
 @click.option("--no-node", is_flag=True, help="Start the gateway only.")
@@ -39,14 +40,15 @@ def up(no_node: bool, foreground: bool, **flags: Any) -> None:
     """Start a gateway and a node on this machine, and wait until both answer."""
     config = gateway_settings(flags)
     if foreground:
-        daemon.check_port(config.host, config.port)
-        daemon.check_port(config.host, config.link_port, "--link-port")
+        check_ports(config)
         run_in_place(GATEWAY_MODULE, config)
     with daemon.turn(config.state_dir, say):
         url = _gateway_up(config)
         if not no_node:
             _node_up(config, url)
     click.echo(url)
+    if config.is_tls:
+        show_new_token(url)
     say("next: din model register MODEL.onnx" if not no_node else f"next: {_node_command(url)}")
 
 
@@ -59,7 +61,7 @@ def _gateway_up(config: GatewayConfig) -> str:
     """URL of the gateway of this state directory, started unless it runs."""
     path = daemon.run_folder(config.state_dir) / "gateway.json"
     running = daemon.read_record(path)
-    url = http_url(config.host, config.port)
+    url = http_url(config.plain_host, config.port)
     if running is not None:
         if running.url != url:
             raise Conflict(
@@ -69,10 +71,9 @@ def _gateway_up(config: GatewayConfig) -> str:
         say(f"the gateway already runs at {url} (process {running.pid})")
         return url
     if config.port == 0:
-        config = msgspec.structs.replace(config, port=_free_port(config.host))
-        url = http_url(config.host, config.port)
-    daemon.check_port(config.host, config.port)
-    daemon.check_port(config.host, config.link_port, "--link-port")
+        config = msgspec.structs.replace(config, port=_free_port(config.plain_host))
+        url = http_url(config.plain_host, config.port)
+    check_ports(config)
     record, child = daemon.launch(
         GATEWAY_MODULE,
         config,

@@ -1,12 +1,14 @@
 """A small HTTP/1.1 client for the agent: JSON and TLV calls, downloads that can be resumed.
 
-Plain HTTP only; one request at a time on one connection that is kept alive. A kept connection that
-the server has closed meanwhile is opened again once, when nothing of an answer was seen.
+Plain, or over TLS to a gateway of the node's own cluster; one request at a time on one connection
+that is kept alive. A kept connection that the server has closed meanwhile is opened again once,
+when nothing of an answer was seen.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
@@ -14,8 +16,11 @@ from urllib.parse import urlsplit
 import h11
 from msgspec import Struct
 
-from din.errors import Conflict, DinError, NotFound, TooLarge, Unreachable, UsageError
+from din.config import is_loopback
+from din.errors import Conflict, Denied, DinError, NotFound, TooLarge, Unreachable, UsageError
 from din.transport.sockets import reason_of
+from din.transport.tls import check_peer, peer_name
+from din.transport.tls_identity import TlsIdentity
 
 ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 HEAD_BYTES_MAX: Final = 64 * 1024
@@ -45,11 +50,12 @@ class _Target(Struct, frozen=True):
     host: str
     port: int
     path: str
+    is_secure: bool = False
 
     @property
     def authority(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == 80 else f"{host}:{self.port}"
+        return host if self.port == (443 if self.is_secure else 80) else f"{host}:{self.port}"
 
 
 class _StaleError(Exception):
@@ -140,9 +146,18 @@ class _Connection:
 class HttpClient:
     """One server, by its base URL. Raises UsageError for a URL that is not plain HTTP."""
 
-    def __init__(self, base_url: str, *, answer_bytes_max: int = ANSWER_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
+        tls: TlsIdentity | None = None,
+    ) -> None:
+        """With an identity plain text goes to this host only; what is asked over TLS must be a
+        gateway of the identity's cluster."""
         self._base_url = base_url.rstrip("/")
-        self._base = _parse(self._base_url)
+        self._base = _parse(self._base_url, is_secure_possible=tls is not None)
+        self._tls = tls
         self._answer_bytes_max = answer_bytes_max
         self._connection: _Connection | None = None
         self._turn = asyncio.Lock()
@@ -198,7 +213,7 @@ class HttpClient:
         connection = self._connection
         if connection is None or not connection.is_reusable:
             self._drop()
-            connection = self._connection = await _open(self._base)
+            connection = self._connection = await _open(self._base, self._tls)
         await connection.ask(method, self._base.path + path, body, headers)
         status, answer_headers = await connection.head()
         pieces: list[bytes] = []
@@ -225,6 +240,7 @@ async def fetch(
     headers: Mapping[str, str] | None = None,
     on_start: Callable[[int], object] | None = None,
     stall_timeout_ms: int = STALL_TIMEOUT_MS,
+    tls: TlsIdentity | None = None,
 ) -> Fetched:
     """Stream a file from byte `start` on into `sink`, piece by piece, in the caller's turn.
 
@@ -234,11 +250,11 @@ async def fetch(
     new start). What `sink` raises passes through.
     """
     began_at = asyncio.get_running_loop().time()
-    target = _parse(url)
+    target = _parse(url, is_secure_possible=tls is not None)
     connection: _Connection | None = None
     try:
         async with asyncio.timeout(stall_timeout_ms / 1000) as watch:
-            connection = await _open(target)
+            connection = await _open(target, tls)
             wanted = {"range": f"bytes={start}-"} if start else {}
             await connection.ask("GET", target.path, b"", {**wanted, **(headers or {})})
             status, answer_headers = await connection.head()
@@ -286,24 +302,46 @@ def _first_offset(status: int, headers: Headers, start: int) -> int:
     raise Unreachable(f"the server answered HTTP {status}")
 
 
-async def _open(target: _Target) -> _Connection:
+async def _open(target: _Target, tls: TlsIdentity | None) -> _Connection:
+    context = tls.client() if tls is not None and target.is_secure else None
     try:
-        reader, writer = await asyncio.open_connection(target.host, target.port)
+        reader, writer = await asyncio.open_connection(target.host, target.port, ssl=context)
+    except ssl.SSLCertVerificationError as error:
+        raise Denied(
+            f"{target.authority} is no gateway of this node's cluster: {error.verify_message}",
+            hint="or the clocks differ: see `timedatectl`",
+        ) from error
     except OSError as error:
         raise Unreachable(f"no connection to {target.authority}: {reason_of(error)}") from error
+    if tls is not None and context is not None:
+        try:
+            check_peer(peer_name(writer.get_extra_info("ssl_object")), tls.cluster, "gateway")
+        except Denied:
+            writer.close()
+            raise
     return _Connection(reader, writer, target.authority)
 
 
-def _parse(url: str) -> _Target:
+def _parse(url: str, *, is_secure_possible: bool) -> _Target:
     try:
         parts = urlsplit(url)
-        port = parts.port or 80
+        port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError as error:
         raise UsageError(f"{url!r} is no URL: {error}") from error
-    if parts.scheme != "http" or not parts.hostname:
-        raise UsageError(f"{url!r} is no plain HTTP URL", hint="write it as http://host:port")
+    if parts.scheme == "https" and not is_secure_possible:
+        raise UsageError(
+            f"{url!r} speaks TLS, and this node has no certificate",
+            hint="join its cluster: din node join TOKEN",
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{url!r} is no HTTP URL", hint="write it as http://host:port")
+    if parts.scheme == "http" and is_secure_possible and not is_loopback(parts.hostname):
+        raise Denied(
+            f"{url!r} is plain text, and this node has joined its cluster by certificate",
+            hint="name the gateway's TLS address: https://HOST:8443",
+        )
     path = parts.path + (f"?{parts.query}" if parts.query else "")
-    return _Target(parts.hostname, port, path)
+    return _Target(parts.hostname, port, path, parts.scheme == "https")
 
 
 def _told(url: str, error: Exception, began_at: float, timeout_ms: int) -> Exception:

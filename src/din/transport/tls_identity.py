@@ -8,20 +8,12 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from din.domain.trust import Role
 from din.errors import Unavailable
-from din.transport.tls import TlsFiles, check_peer, client_context, files_in, server_context
+from din.transport.tls import TlsFiles, check_peer, client_context, server_context
 from din.transport.tls_socket import TlsSocket
-
-
-def identity_in(folder: Path, cluster: str, report: Callable[..., None]) -> TlsIdentity | None:
-    """What a node with a certificate proves its name with; None before it has one. Raises
-    Unavailable when something else is missing or broken."""
-    files = files_in(folder, "node")
-    return TlsIdentity(files, cluster, report) if files.certificate.exists() else None
 
 
 class TlsIdentity:
