@@ -203,6 +203,8 @@ def test_the_zygote_has_one_thread_and_asks_nobody_home():
 
 
 def look_at(pid: int) -> tuple[int, str, str]:
+    if os.geteuid():
+        pytest.skip("only root may look into a zygote")
     proc = Path(f"/proc/{pid}")
     tasks = len(list((proc / "task").iterdir()))
     return tasks, str((proc / "cwd").readlink()), (proc / "maps").read_text()

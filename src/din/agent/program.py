@@ -42,6 +42,7 @@ from din.system.descriptors import raise_limit
 from din.system.identity import Identity, claim_directory
 from din.system.lines import unblock_stderr
 from din.system.memory import give_memory_back
+from din.system.privacy import hide
 from din.system.sensors import Sensors
 from din.system.signals import stop_signals
 from din.transport.http_client import HttpClient, fetch
@@ -334,6 +335,7 @@ async def serve(config: NodeConfig) -> None:
 
 def run_agent(config: NodeConfig) -> int:
     """The agent's main; the exit code."""
+    hide()
     unblock_stderr()
     raise_limit()
     try:

@@ -21,7 +21,7 @@ from din.bench.network import Network, oip_request
 from din.bench.row import Effort, Row, figure, median, percentile
 from din.domain.model import Artifact, Slice
 from din.domain.tensor import TensorMeta, TensorSpec
-from din.errors import DinError, Internal, Unavailable
+from din.errors import Denied, DinError, Internal, Unavailable
 from din.transport.channel import InputSlot, OutputSet, WorkerChannel
 from din.wire.worker import Placed
 
@@ -158,7 +158,13 @@ def _start_pair(network: Network) -> str:
 def _is_tcp(network: Network, name: str) -> bool:
     """Whether a peer is connected to a node's TCP port."""
     process = psutil.Process(network.nodes[name].pid)
-    connections = process.net_connections(kind="tcp")
+    try:
+        connections = process.net_connections(kind="tcp")
+    except psutil.AccessDenied:
+        raise Denied(
+            f"only root may see the connections of process {process.pid}",
+            hint="run the benchmark as root",
+        ) from None
     ports = {each.laddr.port for each in connections if each.status == psutil.CONN_LISTEN}
     return any(
         each.status == psutil.CONN_ESTABLISHED and each.laddr.port in ports for each in connections

@@ -24,7 +24,7 @@ from din.bench.network import (
     wait_for,
 )
 from din.bench.row import Effort, Row, figure, median
-from din.errors import Unavailable
+from din.errors import Denied, Unavailable
 
 MIB: Final = 1024 * 1024
 SETTLE_S: Final = 6.0
@@ -79,7 +79,13 @@ def _start_s(network: Network, request: bytes) -> float:
 
 
 def _pss_mib(process: psutil.Process) -> float:
-    text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+    try:
+        text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+    except PermissionError:
+        raise Denied(
+            f"only root may see how process {process.pid} shares its memory",
+            hint="run the benchmark as root",
+        ) from None
     return int(text.split("Pss:")[1].split()[0]) / 1024
 
 

@@ -45,6 +45,7 @@ from din.system.descriptors import raise_limit
 from din.system.identity import Identity, claim_directory
 from din.system.lines import unblock_stderr
 from din.system.memory import give_memory_back, resident_bytes
+from din.system.privacy import hide
 from din.system.signals import stop_signals
 from din.transport.datagram import DatagramServer
 from din.transport.limits import LinkLimits
@@ -69,6 +70,7 @@ WORTH_BYTES: Final = 16 * 1024 * 1024
 
 def main() -> int:
     """Run until SIGTERM or SIGINT. Exit code of the error tree."""
+    hide()
     unblock_stderr()
     try:
         config = received_config(GatewayConfig, os.environ)

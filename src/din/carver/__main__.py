@@ -16,12 +16,14 @@ import msgspec
 from din.carver.carve import carve, read_request
 from din.domain.views import ErrorView
 from din.errors import DinError, Internal, TooLarge
+from din.system.privacy import hide
 
 REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 def main() -> int:
     """Answer one request; the exit code."""
+    hide()
     answer_to = os.dup(1)
     os.dup2(2, 1)
     try:

@@ -23,8 +23,10 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from din.client.credentials import KEY_VARIABLE
 from din.config import HANDOVER_VARIABLE, Config, encode_config
 from din.errors import Conflict, Denied, DinError, Internal, Unavailable, every_error
+from din.system.privacy import make_private
 
 GRACE_S: Final = 12.0
 """After SIGTERM: longer than a gateway takes to let its running requests end."""
@@ -63,7 +65,7 @@ def turn(state_dir: str, say: Callable[[str], None], wait_s: float = TURN_S) -> 
     each other's records for their own. Raises Conflict, Denied or Unavailable."""
     path = run_folder(state_dir) / "turn.lock"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise _error_of_file(f"a program cannot be started below {state_dir}", error) from None
@@ -163,8 +165,8 @@ def launch(
     folder = run_folder(state_dir)
     log_path = Path(state_dir) / "log" / f"{record_name}.log"
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        log_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(folder)
+        make_private(log_path.parent)
         _turn_over(log_path)
         with log_path.open("ab") as log:
             log_bytes_before = log.tell()
@@ -213,9 +215,10 @@ def program_command(module: str) -> list[str]:
 
 
 def program_environment(config: Config, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a program: ours, with its settings in it."""
+    """The environment of a program: ours, with its settings in it and without our API key."""
+    kept = {name: text for name, text in environment.items() if name != KEY_VARIABLE}
     return {
-        **environment,
+        **kept,
         HANDOVER_VARIABLE: encode_config(config),
         "ORT_DISABLE_TELEMETRY": "1",
         "PYTHONUNBUFFERED": "1",

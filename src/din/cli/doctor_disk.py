@@ -27,9 +27,9 @@ def _check_modes(place: Place) -> Iterator[Check]:
     if not _is_there(place.trust):
         return
     yield check_mode(f"{place.name} trust directory", place.trust, "bad")
-    for name, file in (("authority key", "ca.key"), (f"{place.name} key", f"{place.role}.key")):
-        if _is_there(place.trust / file):
-            yield check_mode(name, place.trust / file, "bad")
+    names = {"ca": "authority key", place.role: f"{place.name} key"}
+    for path in sorted(place.trust.glob("*.key")):
+        yield check_mode(names.get(path.stem, f"{path.stem} key"), path, "bad")
 
 
 def check_mode(name: str, path: Path, severity: State) -> Check:

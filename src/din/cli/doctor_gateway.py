@@ -151,7 +151,8 @@ def nodes_row(client: Client) -> Check:
     nodes = client.nodes().items
     if not nodes:
         return Check("nodes", "warn", "none has joined", "din node start --name edge-1")
-    away = [f"{node.name} is {node.status}: {node.reason}" for node in nodes if node.reason]
+    absent = [node for node in nodes if node.status != "ready"]
+    away = [f"{node.name} is {node.status}: {node.reason}" for node in absent]
     ready = sum(node.status == "ready" for node in nodes)
     seen = "; ".join([f"{ready} of {len(nodes)} ready", *_shortened(away)])
     if ready == len(nodes):

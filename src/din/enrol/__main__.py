@@ -14,6 +14,7 @@ from din.domain.enrolment import Membership
 from din.enrol.joining import join, renew
 from din.errors import DinError, Internal, UsageError
 from din.system.clock import wall_clock_ms
+from din.system.privacy import hide
 from din.transport.membership import EnrolOrder, encode_enrol_answer
 
 ORDER_BYTES_MAX: Final = 16 * 1024
@@ -22,6 +23,7 @@ STEPS: Final = {"join": join, "renew": renew}
 
 def main() -> int:
     """Read, do, answer. The exit code of the error tree."""
+    hide()
     try:
         outcome = _run(sys.argv[1:])
     except DinError as error:

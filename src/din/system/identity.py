@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from din.errors import Conflict, Denied, DinError, Unavailable
+from din.system.privacy import make_private, narrow
 
 IDENTITY_FILE: Final = "identity.json"
 LOCK_FILE: Final = "lock"
@@ -48,9 +49,10 @@ class _Stored(Struct, kw_only=True):
 class DirectoryClaim:
     """A state directory that belongs to this process until `close`."""
 
-    def __init__(self, path: Path, lock_fd: int) -> None:
+    def __init__(self, path: Path, lock_fd: int, warnings: tuple[str, ...] = ()) -> None:
         self.path = path
         self._lock_fd = lock_fd
+        self._warnings = warnings
 
     def close(self) -> None:
         """Give the directory up. May be called twice."""
@@ -67,9 +69,11 @@ class DirectoryClaim:
     def next_identity(self, root: Path = Path("/")) -> Identity:
         """Read or make the id and count the start. Raises Unavailable (disk) or Denied."""
         stored, warnings = _load(self.path / IDENTITY_FILE)
+        warnings = (*self._warnings, *warnings)
         hardware = _hardware_digest(root)
         if stored and hardware and stored.hardware and stored.hardware != hardware:
             warnings = (
+                *warnings,
                 f"the state directory {self.path} was copied from another machine: this node gets "
                 f"a new id instead of {stored.node_id}",
             )
@@ -83,11 +87,12 @@ class DirectoryClaim:
 
 
 def claim_directory(path: Path, program: str) -> DirectoryClaim:
-    """Make the directory if need be and claim it. Raises Conflict naming the process that has it,
-    Denied without permission, Unavailable when the disk is full."""
+    """Make the directory if need be, close it to others and claim it. Raises Conflict naming the
+    process that has it, Denied without permission, Unavailable when the disk is full."""
     lock_path = path / LOCK_FILE
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path)
+        warning = narrow(path)
         lock_fd = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise disk_error(lock_path, error) from error
@@ -106,7 +111,7 @@ def claim_directory(path: Path, program: str) -> DirectoryClaim:
     except OSError as error:
         os.close(lock_fd)
         raise disk_error(lock_path, error) from error
-    return DirectoryClaim(path, lock_fd)
+    return DirectoryClaim(path, lock_fd, (warning,) if warning else ())
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:

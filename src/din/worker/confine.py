@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import signal
 from typing import Final
 
+from din.system.privacy import hide_memory, prctl
+
 _PR_SET_PDEATHSIG: Final = 1
-_PR_SET_DUMPABLE: Final = 4
 _PR_SET_NAME: Final = 15
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
@@ -17,14 +17,13 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 def confine() -> None:
     """No core files, no new privileges, no reading of our memory by others of the same user."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    _prctl(_PR_SET_DUMPABLE, 0)
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    hide_memory()
 
 
 def die_with_parent(parent_pid: int) -> None:
     """Be killed when the parent ends; exit at once when it has ended already."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os._exit(1)
 
@@ -49,9 +48,3 @@ def close_others(keep: set[int]) -> None:
     kept = sorted(keep | {0, 1, 2})
     for low, high in zip(kept, [*kept[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(low + 1, high)
-
-
-def _prctl(option: int, value: int) -> None:
-    if _LIBC.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"prctl({option}) failed: {os.strerror(code)}")

@@ -21,6 +21,7 @@ import msgspec
 
 from din.errors import Internal
 from din.system.descriptors import close_all, receive_message, send_message
+from din.system.privacy import hide_memory
 from din.wire.worker import MESSAGE_BYTES_MAX, Exited, Fork, Forked, ForkFailed, ZygoteAnswer
 from din.worker.confine import die_with_parent, name_process
 from din.worker.process import run_worker
@@ -126,6 +127,7 @@ class Zygote:
 def run_zygote(control_descriptor: int, parent_pid: int) -> int:
     """The zygote's main; the exit code."""
     die_with_parent(parent_pid)
+    hide_memory()
     with socket.socket(fileno=control_descriptor) as control:
         control.setblocking(True)
         import_engines()

@@ -1,0 +1,72 @@
+"""What keeps other users, other programs of this user, and crashes from showing what we hold."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import stat
+from pathlib import Path
+from typing import Final
+
+from din.errors import Denied
+
+_PR_SET_DUMPABLE: Final = 4
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+OWN_ENTRIES: Final = frozenset({"lock", "log", "lost+found", "nodes", "run"})
+"""What may lie in a state directory before a program has claimed it."""
+CLAIMED_ENTRY: Final = "identity.json"
+
+
+def hide_memory() -> None:
+    """No core files, and nobody but root reads our memory, environment or open files: no debugger
+    of the same user either. It ends with `exec`, and forked processes have it as well."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    prctl(_PR_SET_DUMPABLE, 0)
+
+
+def hide() -> None:
+    """`hide_memory`, and files that we make are for our user only."""
+    os.umask(0o077)
+    hide_memory()
+
+
+def prctl(option: int, value: int) -> None:
+    """See prctl(2). Raises OSError."""
+    if _LIBC.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl({option}) failed: {os.strerror(code)}")
+
+
+def make_private(path: Path) -> None:
+    """Make a directory, and those above it that are missing, for this user only. Raises OSError."""
+    for each in reversed([path, *path.parents]):
+        if not each.exists():
+            each.mkdir(mode=0o700, exist_ok=True)
+
+
+def narrow(path: Path) -> str:
+    """Close a state directory to others; answers what it was, or nothing when it was closed.
+
+    Raises Denied when it is not ours alone to close: it belongs to another user, or holds what no
+    program of DIN put there."""
+    found = path.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if not mode & 0o077:
+        return ""
+    told = f"state directory {path} has mode {mode:04o}, open to other users"
+    if found.st_uid != os.geteuid():
+        raise Denied(f"{told}, and belongs to another", hint=f"sudo chmod 700 {path}")
+    if not _is_of_din(path, mode):
+        raise Denied(
+            f"{told}, and holds files of others",
+            hint=f"give DIN a directory of its own with --state-dir, or: chmod 700 {path}",
+        )
+    path.chmod(0o700)
+    return f"{told}: it has mode 0700 now"
+
+
+def _is_of_din(path: Path, mode: int) -> bool:
+    entries = {each.name for each in path.iterdir()}
+    # A directory where everybody puts things stays one, whatever an old version left in it.
+    return entries <= OWN_ENTRIES or (CLAIMED_ENTRY in entries and not mode & stat.S_ISVTX)
