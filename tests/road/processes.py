@@ -205,7 +205,7 @@ def small_disk(folder: Path, mib: int) -> Iterator[Path]:
     """A file system of so many MiB mounted there; skips where mounting is not allowed."""
     folder.mkdir(parents=True, exist_ok=True)
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "din-test", str(folder)],
+        ["mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=700", "din-test", str(folder)],
         capture_output=True,
         text=True,
         check=False,
