@@ -37,7 +37,7 @@ def node_id_in(folder: Path) -> str:
         return claim.next_identity().node_id
 
 
-def enrol(folder: Path, node: Node) -> None:
+def enrol(folder: Path, node: Node, signing_key: str = "") -> None:
     node.folder.mkdir()
     name = PeerName(CLUSTER, "node", node_id_in(node.folder))
     machine(node.folder / "trust", authority_in(folder / "authority", CLUSTER), name)
@@ -48,7 +48,7 @@ def enrol(folder: Path, node: Node) -> None:
         gateways=(),
         begins_ms=now_ms,
         ends_ms=now_ms + 86_400_000,
-        signing_key="",
+        signing_key=signing_key,
     )
     write_membership(node.folder / "trust", membership)
 

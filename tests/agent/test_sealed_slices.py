@@ -20,7 +20,9 @@ from msgspec.structs import replace
 from din.domain.model import GATEWAY, AdapterSpec, Edge, Slice
 from din.domain.tensor import TensorMeta, TensorSpec
 from din.trust.grants import grant_for_machine
+from din.trust.requests import load_key
 from din.wire.messages import Prepare, Prepared, PrepareFailed, Renew, Result, WorkerDied
+from tests.agent.test_encrypted_links import enrol
 from tests.vault_files import Home
 
 EDGES = (Edge("x", GATEWAY, (0,)), Edge("y", 0, (GATEWAY,)))
@@ -41,7 +43,9 @@ class Cluster:
         self.node = Node(folder, "one", gateway)
         self.public_key: ec.EllipticCurvePublicKey | None = None
         if is_joined:
-            self.public_key = self.home.enrol(self.node.folder / "trust")
+            enrol(folder, self.node, self.home.signing.public_text)
+            key = (self.node.folder / "trust" / "node.key").read_bytes()
+            self.public_key = load_key(key).public_key()
 
     def part(self, *, is_sealed: bool = True) -> tuple[Slice, bytes]:
         """A slice and the grant of its key."""
