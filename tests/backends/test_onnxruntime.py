@@ -27,6 +27,13 @@ def test_specs_are_those_of_the_model():
     assert session.outputs == (TensorSpec("y", "INT8", (1, "N", None)),)
 
 
+@pytest.mark.parametrize("word", ["?", "unk__7", "unknown", "-1"])
+def test_dims_that_exporters_call_unknown_are_not_promised_to_be_equal(word: str):
+    session = load(models.identity(TensorProto.FLOAT, (word, 3, word)), {})
+    assert session.inputs == (TensorSpec("x", "FP32", (None, 3, None)),)
+    assert session.run({"x": np.ones((1, 3, 2), np.float32)}, (), {})["y"].shape == (1, 3, 2)
+
+
 def test_an_unknown_rank_takes_any():
     session = load(models.identity(TensorProto.FLOAT, None), {})
     assert session.inputs == (TensorSpec("x", "FP32", None),)

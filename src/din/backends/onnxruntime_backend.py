@@ -17,7 +17,7 @@ import onnxruntime as ort
 
 from din.backends.contract import Array
 from din.backends.options import check_backend_options
-from din.domain.tensor import BYTES, TensorSpec
+from din.domain.tensor import BYTES, Dim, TensorSpec, is_symbol
 from din.errors import BadModel, BadTensor, ExecutionFailed
 
 MODEL_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024 - 1
@@ -243,9 +243,13 @@ def _spec(argument: Any) -> TensorSpec:
     if not dims:
         # The library shows a scalar and an unknown rank alike; it checks the real one itself.
         return TensorSpec(argument.name, kind[0], None)
-    shape = tuple(dim if isinstance(dim, (int, str)) and dim != "" else None for dim in dims)
-    free = tuple(None if isinstance(dim, int) and dim < 0 else dim for dim in shape)
-    return TensorSpec(argument.name, kind[0], free)
+    return TensorSpec(argument.name, kind[0], tuple(_dim(each) for each in dims))
+
+
+def _dim(shown: Any) -> Dim:
+    if isinstance(shown, str):
+        return shown if is_symbol(shown) else None
+    return shown if isinstance(shown, int) and shown >= 0 else None
 
 
 def _run_error(error: Exception) -> BadTensor | ExecutionFailed:

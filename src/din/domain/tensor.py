@@ -59,6 +59,17 @@ class TensorMeta(Struct, frozen=True, array_like=True):
     nbytes: int
 
 
+NO_SYMBOLS: Final = frozenset({"", "-1", "?", "None", "unk", "unknown"})
+"""Exporters write these for "any size": two dims called so need not be equal."""
+INFERRED_SYMBOL: Final = "unk__"
+"""Prefix of the symbols that ONNX shape inference makes up."""
+
+
+def is_symbol(text: str) -> bool:
+    """Whether two dims with this name are promised to be equal."""
+    return text not in NO_SYMBOLS and not text.startswith(INFERRED_SYMBOL)
+
+
 def aligned(nbytes: int) -> int:
     """`nbytes` rounded up to the tensor alignment."""
     return -(-nbytes // TENSOR_ALIGNMENT_BYTES) * TENSOR_ALIGNMENT_BYTES

@@ -179,7 +179,7 @@ class Gateway:
         self.beats.forget(node_id)
         session = self.fleet.session_of(node_id)
         if session is not None:
-            self.fleet.left(node_id, session)
+            self.fleet.left(node_id, session, "was revoked")
         self.effects.report("node revoked", node=name, id=node_id)
         return RevokedView(node_id=node_id, name=name, is_new=is_new)
 

@@ -159,15 +159,15 @@ class Fleet:
         if member is not None:
             self._handle(SliceFailed(node_id, member.profile.session))
 
-    def left(self, node_id: str, session: int) -> None:
-        """A node says good-bye. Raises NotFound, or Conflict when a newer session lives."""
+    def left(self, node_id: str, session: int, reason: str = "said goodbye") -> None:
+        """A node goes, or is sent away. Raises NotFound, or Conflict when a newer session lives."""
         member = self.find(node_id)
         if member.profile.session != session:
             raise Conflict(
                 f"node {member.profile.name} is in session {member.profile.session}, not {session}",
                 hint="only the living session can say good-bye",
             )
-        self._handle(NodeLeft(member.profile.node_id, session))
+        self._handle(NodeLeft(member.profile.node_id, session, reason))
 
     def relabel(self, profile: NodeProfile) -> None:
         """A node that is here has other labels now."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from onnx import TensorProto, TypeProto
 
-from din.domain.tensor import BYTES, DTYPE_BYTES, Dim, TensorSpec
+from din.domain.tensor import BYTES, DTYPE_BYTES, Dim, TensorSpec, is_symbol
 from din.errors import BadModel
 
 WORDS: Final[dict[int, str]] = {
@@ -41,12 +41,6 @@ BITS_OF_OTHERS: Final[dict[int, int]] = {
 }
 STRING_BYTES_ASSUMED: Final = 16
 """Size of one string in estimates."""
-
-NO_SYMBOLS: Final = frozenset({"", "-1", "?", "None", "unk", "unknown"})
-"""Exporters write these for "any size": two dims called so need not be equal."""
-
-INFERRED_SYMBOL: Final = "unk__"
-"""Prefix of the symbols that ONNX shape inference makes up."""
 
 
 def kind_of(kind: TypeProto | None) -> str:
@@ -86,11 +80,6 @@ def shape_of(kind: TypeProto) -> tuple[Dim, ...] | None:
         else:
             dims.append(None)
     return tuple(dims)
-
-
-def is_symbol(text: str) -> bool:
-    """Whether two dims with this name are promised to be equal."""
-    return text not in NO_SYMBOLS and not text.startswith(INFERRED_SYMBOL)
 
 
 def spec_of(name: str, kind: TypeProto) -> TensorSpec:
