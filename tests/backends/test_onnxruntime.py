@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from din.backends.onnxruntime_backend import clean_message, load, session_options
+from din.backends.onnxruntime_backend import BINDINGS_MAX, clean_message, load, session_options
 from din.domain.tensor import TensorSpec
 from din.errors import BadModel, BadTensor, ExecutionFailed, UsageError
 
@@ -123,6 +123,19 @@ def test_a_target_of_a_shape_that_the_model_breaks_is_given_up():
     for _ in range(2):
         found = session.run({"x": np.array([1, 2], np.float32)}, (), {"y": target})["y"]
         assert found.tolist() == [1, 2, 1, 2]
+
+
+def test_more_places_than_are_remembered_each_get_their_own_results():
+    """Also a smaller shape at an address that was used before, and places that come back."""
+    session = load(models.double((1, "N")), {})
+    region = np.zeros((3 * BINDINGS_MAX, 2, 4), np.float32)
+    for _ in range(2):
+        for number, (given, target) in enumerate(region):
+            width = 4 - number % 2
+            given[:] = number
+            target[:] = -1
+            session.run({"x": given[None, :width]}, (), {"y": target[None, :width]})
+            assert target.tolist() == [2 * number] * width + [-1] * (4 - width)
 
 
 def test_new_values_in_the_same_places_give_new_results():

@@ -23,6 +23,8 @@ from din.errors import BadModel, BadTensor, ExecutionFailed
 MODEL_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024 - 1
 """One protobuf message cannot be larger."""
 MESSAGE_CHARACTERS_MAX: Final = 600
+BINDINGS_MAX: Final = 64
+"""A new binding costs up to 100 us of a run, and the same few slots come back all the time."""
 WARM_FREE_DIM: Final = 64
 WARM_BYTES_MAX: Final = 256 * 1024 * 1024
 
@@ -120,8 +122,7 @@ class OnnxSession:
         has_text = any(each.dtype == BYTES for each in (*self._inputs, *self._outputs))
         self._run = self._run_plain if has_text else self._run_bound
         self._run_options = _run_options()
-        self._binding: Any = None
-        self._binding_key: tuple[object, ...] = ()
+        self._bindings: dict[tuple[object, ...], Any] = {}
         self._last_values: list[Any] = []
         self._may_bind_targets = True
 
@@ -154,9 +155,9 @@ class OnnxSession:
             if targets and "computed output shape" in str(error):
                 # The declared shapes lie (one symbol for two sizes): never trust them again.
                 self._may_bind_targets = False
-                self._binding = None
+                self._bindings.clear()
                 return self.run(inputs, wanted, {})
-            self._binding = None
+            self._bindings.clear()
             raise _run_error(error) from error
 
     def warm(self) -> bool:
@@ -204,23 +205,26 @@ class OnnxSession:
         given = tuple((name, _address(array), array.shape) for name, array in inputs.items())
         bound = tuple((name, _address(array), array.shape) for name, array in targets.items())
         key = (given, bound, tuple(names))
-        # The same slots come back while the load is even, so the last binding often still fits.
-        if self._binding is not None and key == self._binding_key:
-            return self._binding
+        known = self._bindings.get(key)
+        if known is not None:
+            return known
         binding = self._session.io_binding()
         for name, address, shape in given:
             kind = _TYPES[self._input_types[name]][2]
             binding.bind_input(name, "cpu", 0, kind, list(shape), address)
+        places = {name: (address, shape) for name, address, shape in bound}
         for name in names:
-            if name not in targets:
+            if name not in places:
                 binding.bind_output(name, "cpu")
                 continue
+            address, shape = places[name]
             kind = _TYPES[self._output_types[name]][2]
-            target = targets[name]
-            binding.bind_output(name, "cpu", 0, kind, list(target.shape), _address(target))
+            binding.bind_output(name, "cpu", 0, kind, list(shape), address)
         # Outputs that the engine allocates stay inside the binding: keep it only without any.
-        self._binding = binding if len(targets) == len(names) else None
-        self._binding_key = key
+        if len(places) == len(names):
+            if len(self._bindings) >= BINDINGS_MAX:
+                del self._bindings[next(iter(self._bindings))]
+            self._bindings[key] = binding
         return binding
 
 
