@@ -7,13 +7,15 @@ export PYTHON
 # start one thread per core in every process.
 export ORT_DISABLE_TELEMETRY := 1
 export OPENBLAS_NUM_THREADS := 1
+# For the demo: on = authority, joined nodes, mutual TLS on every way.
+TLS ?= off
 BIN := .venv/bin
 CODE := src tests scripts
 
 .PHONY: help demo test check fmt test-fast test-long venv venv-test models system lock bench clean
 
 help:
-	@echo "make demo       set up, then answer real requests over several nodes"
+	@echo "make demo       set up, then answer real requests over several nodes; TLS=on: by mutual TLS"
 	@echo "make test       set up, then every check and test (what CI runs)"
 	@echo "make check      the static part: lint, types, contracts, limits"
 	@echo "make test-fast  tests without those that start whole networks"
@@ -28,7 +30,7 @@ venv-test:
 
 demo: venv
 	@$(BIN)/python scripts/fetch_models.py centerface
-	@$(BIN)/python scripts/demo.py
+	@$(BIN)/python scripts/demo.py --tls $(TLS)
 
 models: venv-test
 	@$(BIN)/python scripts/fetch_models.py

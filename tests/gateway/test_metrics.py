@@ -100,7 +100,7 @@ def test_load_and_events_are_counted():
     metrics = GatewayMetrics()
     metrics.watch_load(lambda: 3, lambda: 2)
     metrics.count_retry()
-    metrics.count_heartbeat()
+    metrics.count_heartbeat("datagram")
     metrics.count_transfer("relay", "in", 100)
     metrics.count_transfer("relay", "in", 50)
     metrics.observe_scheduling(0.00003)
@@ -108,6 +108,7 @@ def test_load_and_events_are_counted():
     assert found["din_queue_length", ()] == 3
     assert found["din_inflight_requests", ()] == 2
     assert found["din_retries_total", ()] == 1
-    assert found["din_heartbeats_total", ()] == 1
+    assert found["din_heartbeats_total", (("way", "datagram"),)] == 1
+    assert found["din_heartbeats_total", (("way", "http"),)] == 0
     assert found["din_transfer_bytes_total", (("direction", "in"), ("path", "relay"))] == 150
     assert found["din_scheduling_duration_seconds_count", ()] == 1

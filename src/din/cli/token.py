@@ -12,8 +12,9 @@ from din.cli.display import UNKNOWN, Column, duration, show, show_document
 from din.cli.frame import Command, gateway_option, output_option, say
 from din.cli.options import pairs
 from din.cli.quantities import parse_duration_s
-from din.client.client import Client, decode_answer
+from din.client.client import decode_answer
 from din.domain.enrolment import TOKEN_TTL_S, CreateToken, NewToken, TokenList, TokenView
+from din.errors import Denied
 
 TOKENS_PATH: Final = "/api/v1/trust/tokens"
 COLUMNS: Final[tuple[Column[TokenView], ...]] = (
@@ -65,10 +66,15 @@ def create_token(
 
 
 def show_new_token(url: str) -> None:
-    """Print a token for the first machine, and what to type there."""
-    with Client(url) as client:
-        body = msgspec.json.encode(CreateToken())
-        answer = client.call("POST", TOKENS_PATH, body, is_idempotent=False)
+    """Print a token for the first machine, and what to type there. Where the gateway asks for a
+    key that is not given, say how one is made."""
+    body = msgspec.json.encode(CreateToken())
+    try:
+        with ask(url) as client:
+            answer = client.call("POST", TOKENS_PATH, body, is_idempotent=False)
+    except Denied:
+        say("other machines join by a token, made with a key: din token create --key-file FILE")
+        return
     made = decode_answer(answer, NewToken)
     say(f"join token, for one machine, once: {made.token}")
     _say_command(made)

@@ -239,7 +239,7 @@ class GatewayService:
     def heartbeat(self, body: bytes, peer: Peer) -> bytes:
         """See ControlService."""
         gateway = self._gateway
-        gateway.effects.metrics.count_heartbeat()
+        gateway.effects.metrics.count_heartbeat("http")
         return gateway.fleet.heartbeat(body, partial(gateway.roll.check_claim, peer))
 
     # Models.

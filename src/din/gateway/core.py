@@ -184,7 +184,7 @@ class Gateway:
         return RevokedView(node_id=node_id, name=name, is_new=is_new)
 
     def _take_beat(self, beat: bytes) -> bytes:
-        self.effects.metrics.count_heartbeat()
+        self.effects.metrics.count_heartbeat("datagram")
         return self.fleet.heartbeat(beat)
 
     def _request_tools(self) -> RequestTools:

@@ -8,7 +8,7 @@ measured has no sample.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from prometheus_client import (
     CollectorRegistry,
@@ -83,7 +83,8 @@ class GatewayMetrics:
     def _define_events(self) -> None:
         own = self.registry
         self._retries = Counter("din_retries", "Attempts after the first.", registry=own)
-        self._heartbeats = Counter("din_heartbeats", "Heartbeats taken.", registry=own)
+        beats = Counter("din_heartbeats", "Heartbeats taken, by way.", ["way"], registry=own)
+        self._heartbeats = {way: beats.labels(way) for way in ("http", "datagram")}
         self._transfer = Counter(
             "din_transfer_bytes", "Tensor bytes by path.", ["path", "direction"], registry=own
         )
@@ -161,9 +162,9 @@ class GatewayMetrics:
         """One more attempt."""
         self._retries.inc()
 
-    def count_heartbeat(self) -> None:
+    def count_heartbeat(self, way: Literal["http", "datagram"]) -> None:
         """One heartbeat was taken."""
-        self._heartbeats.inc()
+        self._heartbeats[way].inc()
 
     def count_restart(self, node: str) -> None:
         """A worker of the node died and was started again."""
