@@ -60,6 +60,15 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     require_key: Annotated[
         bool, Meta(description="ask for an API key on the plain port of this machine as well")
     ] = False
+    late_renewal_days: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=3650,
+            description="so long after its certificate's end a machine that was off may renew it; "
+            "later it needs a token",
+        ),
+    ] = 30
     node_heartbeat_interval_ms: Annotated[
         int, Meta(ge=50, le=3_600_000, description="between two beats of a node; lost after 3")
     ] = 3000
@@ -190,7 +199,7 @@ SECTIONS: Final[dict[Section, type[Config | ClientConfig]]] = {
     "node": NodeConfig,
     "client": ClientConfig,
 }
-UNITS: Final = {"ms": "ms", "mib": "MiB", "bytes": "bytes"}
+UNITS: Final = {"ms": "ms", "mib": "MiB", "bytes": "bytes", "days": "days"}
 
 
 class Knob(NamedTuple):

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
@@ -20,8 +20,10 @@ from din.api.limits import FrontLimits
 from din.api.serve import Secure, bind, serve
 from din.api.turn import Front
 from din.api.turns import Turns
+from din.domain.enrolment import Enrolled, RenewOrder
 from din.domain.keys import CreateKey
-from din.domain.trust import PeerName, Role
+from din.domain.trust import Peer, PeerName, Role
+from din.errors import Denied
 from din.gateway.keys import KeyBook
 from din.store.sqlite import SqliteStore
 from din.system.identity import write_atomically
@@ -51,14 +53,23 @@ class Hall:
         self.keys: KeyBook
         self.port = 0
         self.clients: list[Client] = []
+        self.renewing: list[Peer] = []
 
-    def machine(self, role: Role, authority: Authority | None = None) -> TlsFiles:
+    async def renew(self, order: RenewOrder, peer: Peer) -> Enrolled:
+        """As service.TrustService."""
+        del order
+        self.renewing.append(peer)
+        raise Denied("not today")
+
+    def machine(
+        self, role: Role, authority: Authority | None = None, age: timedelta = timedelta()
+    ) -> TlsFiles:
         folder = self.folder / f"{role}-{id(authority)}"
         folder.mkdir(exist_ok=True)
         files, key = files_in(folder, role), new_key_pem()
         issuer = authority or self.authority
         name = PeerName("default", role, NODE_ID)
-        made = issuer.issue(load_key(key).public_key(), name, datetime.now(UTC))
+        made = issuer.issue(load_key(key).public_key(), name, datetime.now(UTC) - age)
         write_atomically(files.key, key, mode=0o600)
         write_atomically(files.certificate, made)
         write_atomically(files.authority, self.authority.pem)
@@ -81,8 +92,9 @@ def in_hall(
         hall.keys = KeyBook(store, lambda: 1_000_000, Random(1).randbytes)
         admission = Admission(hall.keys, Rules(cluster="default"))
         front = Front(Turns(hall.inference, hall.control), limits or FrontLimits(), admission)
-        app = build_app(hall.control, hall.inference, front.limits)
-        context = server_context(hall.machine("gateway"), is_certificate_required=False)
+        app = build_app(hall.control, hall.inference, front.limits, trust=hall)  # type: ignore
+        files = hall.machine("gateway")
+        context = server_context(files, is_certificate_required=False, is_lapsed_heard=True)
         sock = bind("127.0.0.1", 0)
         hall.port = sock.getsockname()[1]
         server = await serve(app, front, bind("127.0.0.1", 0), Secure(sock, context))
@@ -157,6 +169,39 @@ def test_a_certificate_of_another_authority_gets_no_connection(tmp_path: Path) -
             assert hall.control.beats == []
             return
         raise AssertionError("a foreign certificate was taken")
+
+    in_hall(tmp_path, story)
+
+
+def test_a_certificate_that_has_ended_may_be_renewed_and_nothing_else(tmp_path: Path) -> None:
+    async def story(hall: Hall) -> None:
+        client = await hall.client(client_context(hall.machine("node", age=timedelta(days=3))))
+        for asked in (BEAT, ("POST", "/api/v1/nodes", b"x"), ("GET", "/api/v1/gateway")):
+            answer = await client.ask(*(*asked, b"")[:3])
+            assert answer.status == 401
+            assert f"the certificate of node {NODE_ID} has ended" in str(answer.body)
+            client = await hall.client(client_context(hall.machine("node", age=timedelta(days=3))))
+        assert hall.control.beats == []
+        assert await status(client, "GET", "/v2/health/live") == 200
+        assert await status(client, "POST", "/api/v1/trust/renew", b'{"request":""}') == 403
+        (peer,) = hall.renewing
+        assert (peer.name, peer.lapsed is not None) == (None, True)
+        assert peer.lapsed is not None
+        assert peer.lapsed.name.id == NODE_ID
+        two_days_ago = (datetime.now(UTC) - timedelta(days=2)).timestamp() * 1000
+        assert abs(peer.lapsed.ended_ms - two_days_ago) < 600_000
+
+    in_hall(tmp_path, story)
+
+
+def test_a_certificate_that_has_not_begun_is_told_of_its_clock(tmp_path: Path) -> None:
+    async def story(hall: Hall) -> None:
+        early = client_context(hall.machine("node", age=timedelta(hours=-2)))
+        client = await hall.client(early)
+        answer = await client.ask("POST", "/api/v1/trust/renew", b'{"request":""}', {})
+        assert answer.status == 403
+        assert "later than it is here" in str(answer.body)
+        assert hall.renewing == []
 
     in_hall(tmp_path, story)
 

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,12 @@ from din.enrol.joining import join
 from din.errors import Denied
 from din.system.clock import wall_clock_ms
 from din.system.identity import write_atomically
-from din.transport.membership import EnrolAnswer, EnrolOrder
+from din.transport.membership import (
+    EnrolAnswer,
+    EnrolOrder,
+    read_membership,
+    write_membership,
+)
 from din.transport.tls import files_in, unverified_context
 from din.trust.authority import open_authority
 from din.trust.requests import new_key_pem, public_key_of_request, signing_request
@@ -273,6 +278,53 @@ def test_a_node_renews_and_outlives_a_restart_of_its_gateway(network: Network) -
     answer = enrol(order, "renew")
     assert answer.membership is not None, answer
     assert files_in(Path(order.folder), "node").certificate.read_text() != before
+
+
+def let_lapse(network: Network, order: EnrolOrder, days: int) -> None:
+    """As if the machine had been off for so long: its certificate is of that time."""
+    folder = Path(order.folder)
+    trust = network.folder / "gateway" / "trust"
+    then = datetime.now(UTC) - timedelta(days=days)
+    key = public_key_of_request(signing_request((folder / "node.key").read_bytes()))
+    name = PeerName(network.cluster, "node", order.node_id)
+    issued = open_authority(trust, network.cluster, then).issue(key, name, then)
+    (folder / "node.pem").write_bytes(issued)
+    membership = read_membership(folder)
+    begins_ms = membership.begins_ms - days * 24 * HOUR_MS
+    write_membership(
+        folder,
+        msgspec.structs.replace(membership, begins_ms=begins_ms, ends_ms=begins_ms + 24 * HOUR_MS),
+    )
+
+
+def test_a_machine_that_was_off_for_days_comes_back_by_itself(network: Network) -> None:
+    url = start(network)
+    order = order_for(network, new_token(network), url)
+    joined(order)
+    let_lapse(network, order, days=20)
+    network.start_node("edge-1", gateway=(url,))
+    network.wait_ready("edge-1")
+    assert "certificate_renewed" in network.log_of("edge-1")
+    _, raw = get(network.url, "/api/v1/audit?what=node.renew")
+    (entry,) = json.loads(raw)["items"]
+    assert entry["entry"]["who"] == order.node_id
+    assert entry["entry"]["after"]["late_s"] > 18 * 24 * 3600
+
+
+def test_a_machine_that_was_off_for_too_long_or_was_revoked_stays_out(network: Network) -> None:
+    url = start(network, late_renewal_days=10)
+    order = order_for(network, new_token(network), url)
+    joined(order)
+    let_lapse(network, order, days=20)
+    answer = enrol(order, "renew")
+    assert answer.code == "DIN-700"
+    assert "renewed for 10 days after its end" in answer.message
+    assert "din node join TOKEN" in answer.hint
+    fresh = msgspec.structs.replace(order, token=new_token(network))
+    assert joined(fresh).node_id == order.node_id
+    let_lapse(network, order, days=5)
+    assert post_json(network.url, f"/api/v1/nodes/{order.node_id}/revoke", {})[0] == 200
+    assert "revoked" in enrol(order, "renew").message
 
 
 def test_a_copied_directory_or_a_plain_neighbour_cannot_take_an_id(network: Network) -> None:

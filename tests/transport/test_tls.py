@@ -13,6 +13,7 @@ from din.errors import Denied, Unavailable
 from din.system.identity import write_atomically
 from din.transport.tls import (
     TlsFiles,
+    certificate_end_ms,
     check_peer,
     client_context,
     files_in,
@@ -111,6 +112,39 @@ def test_an_expired_certificate_counts_nothing(
     late = machine(tmp_path / "late", authority, NODE, timedelta(hours=25))
     with pytest.raises(ssl.SSLError):
         shake_hands(client_context(late), server_context(gateway, is_certificate_required=False))
+
+
+def test_one_that_has_ended_is_heard_where_that_is_wanted_and_tells_its_end(
+    tmp_path: Path, authority: Authority, gateway: TlsFiles
+) -> None:
+    late = machine(tmp_path / "late", authority, NODE, timedelta(hours=25))
+    hearing = server_context(gateway, is_certificate_required=False, is_lapsed_heard=True)
+    _, server = shake_hands(client_context(late), hearing)
+    name = peer_name(server)
+    assert name is not None
+    assert name.id == NODE.id
+    now_ms = int(now().timestamp() * 1000)
+    assert 3_500_000 < now_ms - certificate_end_ms(server, now_ms) < 3_700_000
+    with pytest.raises(Denied, match="later than it is here"):
+        certificate_end_ms(server, now_ms - 26 * 3_600_000)
+
+
+def test_a_foreign_one_counts_nothing_where_ended_ones_are_heard(
+    tmp_path: Path, gateway: TlsFiles
+) -> None:
+    other = open_authority(tmp_path / "other", "plant", now())
+    foreign = machine(tmp_path / "foreign", other, NODE, timedelta(hours=25))
+    hearing = server_context(gateway, is_certificate_required=False, is_lapsed_heard=True)
+    with pytest.raises(ssl.SSLError):
+        shake_hands(client_context(foreign), hearing)
+
+
+def test_nobody_has_no_end(gateway: TlsFiles, authority: Authority) -> None:
+    pinned = pinned_context(authority.pem.decode())
+    hearing = server_context(gateway, is_certificate_required=False, is_lapsed_heard=True)
+    _, server = shake_hands(pinned, hearing)
+    with pytest.raises(Denied, match="how long it lasts"):
+        certificate_end_ms(server, 0)
 
 
 def test_nothing_below_tls_1_3_is_spoken(gateway: TlsFiles, authority: Authority) -> None:

@@ -162,7 +162,7 @@ class Agent:
         give_memory_back()
         await self._warm_up()
         if self._trust is not None:
-            self._trust.start()
+            self._trust.start(self._joiner.look_again)
         joining = self._loop.create_task(self._joiner.run())
         stopping = self._loop.create_task(self._stop.wait())
         try:

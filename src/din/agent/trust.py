@@ -1,13 +1,15 @@
 """A node's certificate: what it proves its name with, and how it stays valid.
 
 Renewal is a short-lived child's work (`python -m din.enrol renew`), at two thirds of the
-certificate's life. New connections take what lies on disk; open ones keep what they began with.
+certificate's life; a machine that was off for longer renews as soon as it is back, as long as the
+gateway allows. New connections take what lies on disk; open ones keep what they began with.
 Without `cluster.json` a node has not joined, speaks plain text, and stays on its host.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -33,6 +35,7 @@ from din.transport.membership import (
 )
 from din.transport.tls import files_in
 from din.transport.tls_identity import TlsIdentity
+from din.wire.gateway_url import gateway_url
 
 RENEWED_AFTER: Final = 2 / 3
 RENEWAL_SPREAD: Final = 0.05
@@ -44,12 +47,22 @@ BACKOFF: Final = Backoff(base_ms=5_000, cap_ms=600_000)
 DEFAULT_CLUSTER: Final = "default"
 
 
+def _ignore() -> None:
+    """Nobody waits for it."""
+
+
 class NodeTrust:
     """Of a node that has joined."""
 
-    def __init__(self, folder: Path, log: Log, random: Random) -> None:
-        """Raises Unavailable when a file is missing or broken."""
+    def __init__(
+        self, folder: Path, log: Log, random: Random, gateways: Sequence[str] = ()
+    ) -> None:
+        """`gateways` are asked before those that the last certificate came with: they may have
+        moved meanwhile. Raises Unavailable when a file is missing or broken, UsageError."""
         self._folder = folder
+        named = (gateway_url(each, "https") for each in gateways)
+        self._gateways = tuple(each for each in named if each.startswith("https:"))
+        self._on_revived: Callable[[], None] = _ignore
         self._log = log
         self._random = random
         self.membership = read_membership(folder)
@@ -59,8 +72,10 @@ class NodeTrust:
         self._share = RENEWED_AFTER + RENEWAL_SPREAD * (2 * random.random() - 1)
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Keep the certificate valid from now on."""
+    def start(self, on_revived: Callable[[], None]) -> None:
+        """Keep the certificate valid from now on; who is told when one that had ended was
+        renewed."""
+        self._on_revived = on_revived
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
@@ -83,11 +98,11 @@ class NodeTrust:
             await asyncio.sleep(LOOK_S * (0.5 + self._random.random() / 2))
 
     async def _renew(self, now_ms: int) -> None:
-        gateways = self.membership.gateways[:GATEWAYS_MAX]
+        had_ended = now_ms >= self.membership.ends_ms
+        known = dict.fromkeys((*self._gateways, *self.membership.gateways))
+        order = EnrolOrder(folder=str(self._folder), gateways=tuple(known)[:GATEWAYS_MAX])
         try:
-            self.membership = await run_renewal(
-                EnrolOrder(folder=str(self._folder), gateways=gateways)
-            )
+            self.membership = await run_renewal(order)
         except DinError as error:
             delay_ms = BACKOFF.delay_ms(self._failures, self._random)
             self._failures += 1
@@ -96,6 +111,8 @@ class NodeTrust:
         else:
             self._failures, self._retry_at_ms = 0, 0
             self._log.report("certificate_renewed", ends_ms=self.membership.ends_ms)
+            if had_ended:
+                self._on_revived()
 
     def _tell(self, error: DinError, now_ms: int) -> None:
         left_ms = self.membership.ends_ms - now_ms
@@ -142,7 +159,7 @@ def open_trust(config: NodeConfig, node_id: str) -> NodeTrust | None:
     folder = Path(config.state_dir) / FOLDER
     if not has_joined(folder):
         return None
-    trust = NodeTrust(folder, Log(), Random())
+    trust = NodeTrust(folder, Log(), Random(), config.gateway)
     cluster = trust.membership.cluster
     if config.cluster not in (DEFAULT_CLUSTER, cluster):
         raise Conflict(

@@ -38,6 +38,8 @@ _SHOW_ONE: Final = (
     "DIN_API_KEY; `din key create` on the gateway's machine makes one"
 )
 
+_RENEW: Final = "the node renews it by itself; where that fails, join it with a token"
+
 
 def _nobody(_node_id: str) -> str:
     return ""
@@ -76,7 +78,15 @@ class Admission:
         self.clock_ms = clock_ms
         self._failures = FailureLimiter()
 
-    def refuse(self, caller: Caller, refusal: Refusal, target: str, *, is_guess: bool) -> Exception:
+    def refuse(
+        self,
+        caller: Caller,
+        refusal: Refusal,
+        target: str,
+        *,
+        is_guess: bool,
+        hint: str = _SHOW_ONE,
+    ) -> Exception:
         """The error for a caller who is not known; wrong keys are counted by address."""
         self.rules.count(refusal.reason)
         wait_ms = self._failures.fail(caller.address, self.clock_ms()) if is_guess else 0.0
@@ -85,7 +95,7 @@ class Admission:
             told = Busy("too many wrong API keys came from this address", hint="wait, or fix them")
             return Refused(429, told, retry_after_s=ceil(wait_ms / 1000))
         self.rules.tell(caller, refusal.reason, target)
-        return Unauthenticated(refusal.told, hint=_SHOW_ONE)
+        return Unauthenticated(refusal.told, hint=hint)
 
     def denied(self, caller: Caller, needs: Needs, target: str) -> Exception:
         """The error for a known caller without the scope."""
@@ -219,6 +229,10 @@ class Visitor:
             return
         if caller.kind in ("key", "node"):
             raise admission.denied(caller, needs, target)
+        lapsed = self.peer.lapsed
+        if lapsed is not None:
+            told = Refusal("expired", f"the certificate of node {lapsed.name.id} has ended")
+            raise admission.refuse(caller, told, target, is_guess=False, hint=_RENEW)
         told = Refusal("missing", f"this needs an API key with scope {words_of(needs)}")
         raise admission.refuse(caller, told, target, is_guess=False)
 

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
 REFRESH_SECONDS: Final = 10.0
 """How often interfaces are looked at again."""
+DAY_MS: Final = 24 * 3600 * 1000
 STATE_FILE: Final = "gateway.json"
 REST_S: Final = 5.0
 GARBAGE_OBJECTS: Final = 10_000
@@ -130,7 +131,8 @@ async def _serve(
     stack.callback(resting.cancel)
     refusal_of_node = gateway.roll.refusal_of
     access = await open_access(config, store, effects.metrics, log, stack, refusal_of_node)
-    enrolment = _enrolment(gateway, trust, reach, access) if trust is not None else None
+    late_ms = config.late_renewal_days * DAY_MS
+    enrolment = _enrolment(gateway, trust, reach, access, late_ms) if trust is not None else None
     if secure is not None:
         _hear_datagrams(gateway, config, reach, stack)
     server = await _front(gateway, config, reach, access, enrolment, sock, secure)
@@ -217,7 +219,7 @@ def _secured(
     from din.bootstrap.trust import open_trust  # 9 MiB that a gateway without TLS does not need
 
     trust = open_trust(state, config.cluster, identity.node_id, log)
-    context = trust.context(is_certificate_required=False)
+    context = trust.context()
     keeping = asyncio.get_running_loop().create_task(trust.keep_fresh())
     stack.callback(keeping.cancel)
     return trust, Secure(_bound(config, config.host, config.tls_port, stack), context)
@@ -236,7 +238,9 @@ def _port_of(sock: socket.socket) -> int:
     return int(sock.getsockname()[1])
 
 
-def _enrolment(gateway: Gateway, trust: GatewayTrust, reach: Reach, access: Access) -> Enrolment:
+def _enrolment(
+    gateway: Gateway, trust: GatewayTrust, reach: Reach, access: Access, late_ms: int
+) -> Enrolment:
     from din.gateway.enrolment import Enrolment
 
     effects = gateway.effects
@@ -251,6 +255,7 @@ def _enrolment(gateway: Gateway, trust: GatewayTrust, reach: Reach, access: Acce
         now_ms=effects.wall_clock_ms,
         audit=access.audit,
         signing_key=gateway.vault.signing_key,
+        late_renewal_ms=late_ms,
     )
 
 

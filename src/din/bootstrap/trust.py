@@ -40,9 +40,10 @@ class GatewayTrust:
             write_atomically(self.files.key, new_key_pem(), mode=0o600)
         self._key = load_key(read_secret(self.files.key))
 
-    def context(self, *, is_certificate_required: bool) -> ssl.SSLContext:
-        """For listeners; it gets the gateway's next certificates as well."""
-        made = server_context(self.files, is_certificate_required=is_certificate_required)
+    def context(self) -> ssl.SSLContext:
+        """For the TLS port, where `api.peers` tells certificates that have ended from those that
+        count. It gets the gateway's next certificates as well."""
+        made = server_context(self.files, is_certificate_required=False, is_lapsed_heard=True)
         self._contexts.append(made)
         return made
 

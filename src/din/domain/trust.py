@@ -57,6 +57,15 @@ def parse_peer_name(uri: str, serial: str = "") -> PeerName:
     return PeerName(cluster, "node" if role == "node" else "gateway", name, serial)
 
 
+class Lapsed(Struct, frozen=True):
+    """A certificate of our authority that has ended: it may be renewed, and counts for nothing
+    else."""
+
+    name: PeerName
+    ended_ms: int
+    """Milliseconds since 1970."""
+
+
 class Peer(Struct, frozen=True):
     """The other end of one HTTP connection, as the connection itself shows it."""
 
@@ -64,7 +73,9 @@ class Peer(Struct, frozen=True):
     """Host it comes from."""
     is_tls: bool = False
     name: PeerName | None = None
-    """Whom its certificate names; None without one."""
+    """Whom its certificate names; None without one that counts now."""
+    lapsed: Lapsed | None = None
+    """What it proved itself with instead, when that has ended."""
 
 
 class Caller(Struct, frozen=True, kw_only=True):

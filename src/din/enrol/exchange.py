@@ -103,7 +103,7 @@ def _reason(error: Exception) -> str:
 
 def _hint(error: Exception) -> str:
     is_cut = isinstance(error, (ssl.SSLError, ConnectionError, http.client.RemoteDisconnected))
-    text = "a gateway breaks off when a certificate is of another authority or has expired"
+    text = "a gateway breaks off when a certificate is of another authority"
     return text if is_cut else ""
 
 

@@ -28,6 +28,8 @@ from din.trust.authority import CERTIFICATE_LIFE, Authority
 from din.trust.requests import key_digest, public_key_bytes, public_key_of_request
 
 JOINS_AT_ONCE_MAX: Final = 16
+DAY_MS: Final = 24 * 3600 * 1000
+JOIN_ANEW: Final = "join the machine anew with a token: din node join TOKEN; it keeps its id"
 
 
 class Enrolment:
@@ -46,7 +48,9 @@ class Enrolment:
         now_ms: Callable[[], int],
         audit: AuditLog,
         signing_key: str,
+        late_renewal_ms: int,
     ) -> None:
+        """`late_renewal_ms`: how long after its end a certificate may still be renewed."""
         self._authority = authority
         self._tokens = tokens
         self._roll = roll
@@ -57,6 +61,7 @@ class Enrolment:
         self._now_ms = now_ms
         self._audit = audit
         self._signing_key = signing_key
+        self._late_renewal_ms = late_renewal_ms
         self._joins = 0
 
     def authority_pem(self) -> bytes:
@@ -122,19 +127,41 @@ class Enrolment:
         return self._enrolled(order.request, order.node_id)
 
     async def renew(self, order: RenewOrder, peer: Peer) -> Enrolled:
-        """A new certificate for the key that the roll holds under this name. Raises Denied."""
-        name = peer.name
+        """A new certificate for the key that the roll holds under this name, and with which the
+        connection was made. One that has ended may be renewed for a while: that is written down.
+        Raises Denied."""
+        name = peer.name or (peer.lapsed.name if peer.lapsed is not None else None)
         if name is None or name.role != "node":
             raise Denied("only a node with a certificate can renew one", hint="din node join TOKEN")
-        self._roll.check_claim(peer, name.id)
+        caller = Caller(kind="node", name=name.id, address=peer.address)
+        try:
+            self._check_renewal(order, peer, name)
+        except Denied as error:
+            self._audit.refused(caller, error.message, f"node.renew {name.id}")
+            raise
+        if peer.lapsed is None:
+            return self._enrolled(order.request, name.id)
+        facts = {"late_s": (self._now_ms() - peer.lapsed.ended_ms) // 1000}
+        async with self._audit.change(caller, "node.renew", name.id, after=facts):
+            return self._enrolled(order.request, name.id)
+
+    def _check_renewal(self, order: RenewOrder, peer: Peer, name: PeerName) -> None:
+        # The handshake has proved the key, whether the certificate has ended or not.
+        self._roll.check_claim(Peer(peer.address, is_tls=peer.is_tls, name=name), name.id)
         binding = self._roll.binding(name.id)
         digest = key_digest(public_key_of_request(order.request.encode()))
         if binding is None or binding.key_sha256 != digest:
             raise Denied(
                 f"node {name.id} asks for a certificate on another key than it joined with",
-                hint="join the machine anew with a token: din node join TOKEN",
+                hint=JOIN_ANEW,
             )
-        return self._enrolled(order.request, name.id)
+        late_ms = self._now_ms() - peer.lapsed.ended_ms if peer.lapsed is not None else 0
+        if late_ms > self._late_renewal_ms:
+            raise Denied(
+                f"the certificate of node {name.id} ended {late_ms / DAY_MS:.1f} days ago, and is "
+                f"renewed for {self._late_renewal_ms / DAY_MS:g} days after its end",
+                hint=JOIN_ANEW,
+            )
 
     def _enrolled(self, request: str, node_id: str) -> Enrolled:
         begins_ms = self._now_ms()

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
 from din.domain.trust import PeerName, Role, parse_peer_name
 from din.errors import Denied, Unavailable
+
+NO_CHECK_TIME: Final = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which Python has no name."""
 
 
 class TlsFiles(Struct, frozen=True):
@@ -29,12 +32,18 @@ def files_in(folder: Path, role: Role) -> TlsFiles:
     return TlsFiles(folder / "ca.pem", folder / f"{role}.pem", folder / f"{role}.key")
 
 
-def server_context(files: TlsFiles, *, is_certificate_required: bool) -> ssl.SSLContext:
+def server_context(
+    files: TlsFiles, *, is_certificate_required: bool, is_lapsed_heard: bool = False
+) -> ssl.SSLContext:
     """For listeners. Without a required certificate, one that is shown must still be ours.
 
-    Raises Unavailable when a file is missing or broken.
+    With `is_lapsed_heard` a machine may still prove its key with a certificate that has ended, and
+    whoever takes its name must ask `certificate_end_ms`. Raises Unavailable when a file is missing
+    or broken.
     """
     context = _context(ssl.PROTOCOL_TLS_SERVER, files)
+    if is_lapsed_heard:
+        context.verify_flags |= NO_CHECK_TIME
     context.verify_mode = ssl.CERT_REQUIRED if is_certificate_required else ssl.CERT_OPTIONAL
     # Tickets would let a revoked certificate come back without being shown.
     context.num_tickets = 0
@@ -87,6 +96,23 @@ def peer_name(connection: ssl.SSLObject | ssl.SSLSocket) -> PeerName | None:
     if len(uris) != 1:
         raise Denied(f"the certificate names {len(uris)} machines instead of one")
     return parse_peer_name(uris[0], str(shown.get("serialNumber", "")))
+
+
+def certificate_end_ms(connection: ssl.SSLObject, now_ms: int) -> int:
+    """When the certificate of the other side ends, milliseconds since 1970. Raises Denied when it
+    has not begun, or when there is none."""
+    shown: dict[str, Any] = connection.getpeercert() or {}
+    try:
+        begins_s = ssl.cert_time_to_seconds(shown["notBefore"])
+        ends_s = ssl.cert_time_to_seconds(shown["notAfter"])
+    except (KeyError, ValueError):
+        raise Denied("the certificate does not say how long it lasts") from None
+    if now_ms < begins_s * 1000:
+        raise Denied(
+            f"the certificate begins at {shown['notBefore']}, later than it is here",
+            hint="set the clocks of both machines: timedatectl set-ntp true",
+        )
+    return ends_s * 1000
 
 
 def check_peer(name: PeerName | None, cluster: str, role: Role, target_id: str = "") -> PeerName:
