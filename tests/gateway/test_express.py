@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 from dispatch_play import INPUT, Play, is_silent
-from gateway_fakes import MODEL, NODE_A, NODE_B, chain_of, in_virtual_time, serving_of, settle
+from gateway_fakes import (
+    MODEL,
+    NODE_A,
+    NODE_B,
+    chain_of,
+    ended,
+    in_virtual_time,
+    serving_of,
+    settle,
+)
 from handed_over import OUT, OUTPUT, SLICE, WORKER_1, WORKER_2, Worker
 from msgspec.structs import replace
 
@@ -138,19 +147,66 @@ def test_several_slices_take_the_long_way():
     run(story, count=2)
 
 
-def test_nobody_overtakes_those_who_wait_for_room():
+def test_who_finds_no_room_stands_in_line_without_a_task_and_is_served_in_turn():
     async def story(road: Road) -> None:
         worker = ready(road)
-        road.started()
-        road.started()
-        assert road.start() is None
-        waiting = road.play.ask()
+        tasks = asyncio.all_tasks()
+        for number in range(4):
+            road.started(request_id=f"number-{number}")
+        assert asyncio.all_tasks() == tasks
+        slow_way = road.play.ask()
         await settle()
         orders = worker.orders()
+        assert (len(orders), road.direct.waiting) == (2, 3)
+        for place, left in enumerate((2, 1, 0, 0)):
+            await worker.answer(orders.pop(0), place)
+            orders += worker.orders()
+            assert road.direct.waiting == left
+        told = [each.request_id for each in road.told if isinstance(each, InferenceAnswer)]
+        assert told == [f"number-{number}" for number in range(4)]
+        assert not slow_way.done()
+        await ended(slow_way)
+
+    run(story)
+
+
+def test_a_caller_that_goes_while_in_line_leaves_it_and_the_next_moves_up():
+    async def story(road: Road) -> None:
+        worker = ready(road)
+        for _ in range(2):
+            road.started()
+        goes = road.started(request_id="goes")
+        road.started(request_id="stays")
+        orders = worker.orders()
+        goes.cancel()
+        assert (road.direct.waiting, road.play.traces.find("goes").status) == (1, "cancelled")
         await worker.answer(orders[0])
-        assert len(worker.orders()) == 1  # whoever waited has the room
-        assert road.start() is None
-        waiting.cancel()
+        assert [type(each) for each in worker.heard()] == [Compute]
+        assert (road.direct.waiting, road.play.dispatch.inflight) == (0, 2)
+
+    run(story)
+
+
+def test_those_in_line_of_a_worker_that_dies_are_served_by_its_successor():
+    async def story(road: Road) -> None:
+        first = ready(road)
+        for number in range(3):
+            road.started(request_id=f"number-{number}")
+        orders = first.orders()
+        second = road.offer(WORKER_2)
+        (from_line,) = second.orders()
+        road.started(request_id="number-3")
+        road.started(request_id="number-4")
+        assert road.direct.waiting == 1
+        first.close()
+        await settle()
+        asked = [from_line, *second.orders()]
+        for place in range(5):
+            await second.answer(asked[place], place)
+            asked += second.orders()
+        assert (len(orders), len(asked)) == (2, 5)
+        told = {each.request_id for each in road.told if isinstance(each, InferenceAnswer)}
+        assert told == {f"number-{number}" for number in range(5)}
 
     run(story)
 

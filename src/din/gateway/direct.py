@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from bisect import insort
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from itertools import count
 from typing import Final
 
 from din.domain.node import NodeId
-from din.errors import Busy, DinError, ExecutionFailed, TooLarge, Unavailable
-from din.gateway.direct_run import DirectRun, Done, Key, Order, awaited, ended_of, settle
+from din.errors import Busy, ExecutionFailed, TooLarge, Unavailable
+from din.gateway.direct_run import DirectRun, Done, Key, Order, awaited, settle
 from din.gateway.failure import AttemptEnded
 from din.gateway.patience import Patience
 from din.system.descriptors import close_all
@@ -32,12 +32,12 @@ OFFERS_PER_NODE_MAX: Final = 256
 
 
 class _Replica:
-    """The handed-over workers of one slice on one node, and who waits for room in them."""
+    """The handed-over workers of one slice on one node, and the runs that wait for room in them."""
 
     def __init__(self) -> None:
         self.workers: dict[int, WorkerChannel] = {}
-        self.waiting: list[tuple[int, asyncio.Future[None]]] = []
-        """By number of arrival: whoever came first is served first, also when it looks twice."""
+        self.waiting: deque[DirectRun] = deque()
+        """In the order of arrival."""
         self.revoking: dict[int, Callable[[], None]] = {}
 
     def is_usable(self) -> bool:
@@ -56,18 +56,34 @@ class _Replica:
         ]
         return sorted(found, key=lambda each: each.inflight) if len(found) > 1 else found
 
-    def wake(self) -> None:
-        """Let the longest waiting request look again."""
-        while self.waiting:
-            _, future = self.waiting.pop(0)
-            if not future.done():
-                future.set_result(None)
-                return
+    def begin(self, run: DirectRun, *, is_next: bool = True) -> bool:
+        """Send a run to a worker; False when none has room now, or when it is not its turn yet.
+        Raises AttemptEnded when none can ever take it, or when the one that was to cannot."""
+        workers = self.usable()
+        if not workers:
+            raise AttemptEnded(Unavailable(f"node {run.order.key[2]} has no worker left"))
+        if all(run.order.nbytes > channel.input_bytes for channel in workers):
+            error = _too_large(run.order.nbytes, workers[0].input_bytes)
+            raise AttemptEnded(error, is_retryable=False)
+        return is_next and any(
+            channel.inflight < INFLIGHT_PER_WORKER_MAX and run.send(channel) for channel in workers
+        )
 
-    def wake_all(self) -> None:
-        """Let everybody look again: the workers changed."""
+    def feed(self) -> None:
+        """Something changed: send those who waited longest, tell those who wait in vain."""
         while self.waiting:
-            self.wake()
+            run = self.waiting.popleft()
+            try:
+                if not self.begin(run):
+                    self.waiting.appendleft(run)
+                    return
+            except AttemptEnded as ended:
+                run.fail(ended)
+
+    def leave(self, run: DirectRun) -> None:
+        """It waits no more."""
+        with suppress(ValueError):  # it is being sent this instant
+            self.waiting.remove(run)
 
 
 class DirectWorkers:
@@ -76,7 +92,6 @@ class DirectWorkers:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._replicas: dict[Key, _Replica] = {}
-        self._arrivals = count()
         self._patience = Patience(loop)
 
     @property
@@ -121,7 +136,7 @@ class DirectWorkers:
         replica.workers[offer.worker_id] = channel
         if before is not None:
             before.close()
-        replica.wake_all()
+        replica.feed()
 
     def revoke(self, node_id: NodeId, worker_id: int, done: Callable[[], None]) -> None:
         """Send nothing more to a worker and call `done` once nothing of ours runs in it."""
@@ -130,7 +145,7 @@ class DirectWorkers:
                 replica.revoking[worker_id] = done
                 self._settle_revoked(key, worker_id)
                 if not replica.usable():
-                    replica.wake_all()
+                    replica.feed()
                 return
         done()
 
@@ -140,100 +155,43 @@ class DirectWorkers:
             replica = self._replicas.pop(key)
             for channel in list(replica.workers.values()):
                 channel.close()
-            replica.wake_all()
+            replica.feed()
 
     def close(self) -> None:
         """Drop everything."""
         for node_id in {key[2] for key in self._replicas}:
             self.drop_node(node_id)
 
-    def start(self, order: Order, until_s: float, done: Done) -> DirectRun | None:
-        """Run it in a worker that has room now; None when none has, or others wait already.
+    def start(self, order: Order, until_s: float, done: Done) -> DirectRun:
+        """Run it in one of the replica's workers, in the order of arrival.
 
         `done` is called once, and not before this returns, unless the run is cancelled. After
-        `until_s` on the loop's clock it is told TimeoutError.
+        `until_s` on the loop's clock it is told TimeoutError. Raises AttemptEnded.
         """
         replica = self._replicas.get(order.key)
-        if replica is None or replica.waiting:
-            return None
-        return self._start(order, replica.usable(), until_s, done)
+        if replica is None:
+            raise AttemptEnded(Unavailable(f"node {order.key[2]} has no worker left"))
+        run = DirectRun(order, self._patience, replica.leave, partial(self._after, order.key), done)
+        # Those who wait go first, but what can never run is told so at once.
+        if not replica.begin(run, is_next=not replica.waiting):
+            if len(replica.waiting) >= WAITING_PER_REPLICA_MAX:
+                raise AttemptEnded(_crowded(), is_busy=True)
+            replica.waiting.append(run)
+        self._patience.begin(run, until_s)
+        return run
 
     async def run(self, order: Order, patience_ms: float) -> OutputSet:
-        """Run one request in one of the replica's workers, in the order of arrival. Raises
-        AttemptEnded, TimeoutError when `patience_ms` are over."""
-        arrival = next(self._arrivals)
+        """`start` for whoever awaits it. Raises AttemptEnded, TimeoutError when `patience_ms` are
+        over."""
+        future: asyncio.Future[OutputSet] = self._loop.create_future()
         until_s = self._loop.time() + patience_ms / 1000
-        has_waited = False
-        while True:
-            replica = self._replicas.get(order.key)
-            workers = replica.usable() if replica is not None else []
-            if replica is None or not workers:
-                raise AttemptEnded(Unavailable(f"node {order.key[2]} has no worker left"))
-            if all(order.nbytes > channel.input_bytes for channel in workers):
-                replica.wake()  # if this was our turn, it was not used
-                raise AttemptEnded(
-                    _too_large(order.nbytes, workers[0].input_bytes), is_retryable=False
-                )
-            if has_waited or not replica.waiting:
-                future: asyncio.Future[OutputSet] = self._loop.create_future()
-                run = self._start(order, workers, until_s, partial(settle, future))
-                if run is not None:
-                    return await awaited(run, future)
-            await self._wait_for_room(replica, arrival, until_s)
-            has_waited = True
-
-    def _start(
-        self, order: Order, workers: Sequence[WorkerChannel], until_s: float, done: Done
-    ) -> DirectRun | None:
-        """Raises AttemptEnded when the worker that was to take it cannot."""
-        for channel in workers:
-            if channel.inflight >= INFLIGHT_PER_WORKER_MAX:
-                continue
-            slot = channel.allocate(order.nbytes)
-            if slot is None:
-                continue
-            run = DirectRun(self._patience, partial(self._after, order.key), channel, slot, done)
-            try:
-                run.ticket = channel.compute(
-                    order.placed(slot), order.outputs, order.remaining_ms(), run.ended
-                )
-            except DinError as error:
-                slot.free()
-                self._after(order.key)
-                raise ended_of(error, order.key[2]) from error
-            run.node_id = order.key[2]
-            self._patience.begin(run, until_s)
-            return run
-        return None
-
-    async def _wait_for_room(self, replica: _Replica, arrival: int, until_s: float) -> None:
-        if len(replica.waiting) >= WAITING_PER_REPLICA_MAX:
-            raise AttemptEnded(
-                Busy(
-                    f"{WAITING_PER_REPLICA_MAX} requests already wait for this model's workers",
-                    hint="send fewer at once, or add workers or nodes",
-                ),
-                is_busy=True,
-            )
-        future: asyncio.Future[None] = self._loop.create_future()
-        place = (arrival, future)
-        insort(replica.waiting, place)
-        try:
-            await self._patience.wait(future, until_s)
-        except (asyncio.CancelledError, TimeoutError):
-            is_our_turn = not future.cancelled() and future.exception() is None
-            if place in replica.waiting:
-                replica.waiting.remove(place)
-            elif is_our_turn:
-                replica.wake()  # it was not used
-            raise
+        return await awaited(self.start(order, until_s, partial(settle, future)), future)
 
     def _after(self, key: Key) -> None:
         replica = self._replicas.get(key)
         if replica is None:
             return
-        if replica.waiting:
-            replica.wake()
+        replica.feed()
         if replica.revoking:
             for worker_id in list(replica.revoking):
                 self._settle_revoked(key, worker_id)
@@ -266,7 +224,14 @@ class DirectWorkers:
         if not replica.workers and self._replicas.get(key) is replica:
             del self._replicas[key]
         if not replica.usable():
-            replica.wake_all()
+            replica.feed()
+
+
+def _crowded() -> Busy:
+    return Busy(
+        f"{WAITING_PER_REPLICA_MAX} requests already wait for this model's workers",
+        hint="send fewer at once, or add workers or nodes",
+    )
 
 
 def _too_large(nbytes: int, input_bytes: int) -> TooLarge:

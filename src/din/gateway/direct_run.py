@@ -61,51 +61,102 @@ Done = Callable[[Ended], None]
 
 
 class DirectRun:
-    """One order in one worker, until it is answered, given up or cancelled."""
+    """One order from its arrival on: waiting for room, then in one worker, until it is answered,
+    given up or cancelled."""
 
-    __slots__ = ("_after", "_channel", "_done", "_patience", "_slot", "node_id", "ticket")
+    __slots__ = ("_after", "_channel", "_done", "_leave", "_patience", "_slot", "_ticket", "order")
 
     def __init__(
         self,
+        order: Order,
         patience: Patience,
+        leave: Callable[[DirectRun], None],
         after: Callable[[], None],
-        channel: WorkerChannel,
-        slot: InputSlot,
         done: Done,
     ) -> None:
+        self.order = order
         self._patience = patience
+        self._leave = leave
+        """Take it from those who wait."""
         self._after = after
-        self._channel = channel
-        self._slot = slot
+        """Its worker has room again."""
         self._done: Done | None = done
-        self.node_id = NodeId("")
-        self.ticket = 0
+        self._channel: WorkerChannel | None = None
+        self._slot: InputSlot | None = None
+        self._ticket = 0
+
+    def send(self, channel: WorkerChannel) -> bool:
+        """Into this worker; False when its arena has no room now. Raises AttemptEnded when the
+        worker cannot take it."""
+        order = self.order
+        slot = self._slot = channel.allocate(order.nbytes)
+        if slot is None:
+            return False
+        try:
+            self._ticket = channel.compute(
+                order.placed(slot), order.outputs, order.remaining_ms(), self.ended
+            )
+        except DinError as error:
+            self._give_back()
+            raise self._ended_of(error) from error
+        self._channel = channel
+        return True
 
     def ended(self, outcome: OutputSet | DinError) -> None:
         """What the channel says of it, once. Nobody may want to hear it any more."""
-        self._slot.free()
-        self._slot.view.release()  # so that a broken channel can let go of the arena at once
+        self._give_back()
         self._after()
-        done, self._done = self._done, None
-        if done is not None:
-            self._patience.end(self)
-            done(outcome if isinstance(outcome, OutputSet) else ended_of(outcome, self.node_id))
-        elif isinstance(outcome, OutputSet):
-            outcome.release()
+        if self._done is None:
+            if isinstance(outcome, OutputSet):
+                outcome.release()
+            return
+        self._tell(outcome if isinstance(outcome, OutputSet) else self._ended_of(outcome))
+
+    def fail(self, ended: AttemptEnded) -> None:
+        """It waited in vain."""
+        if self._done is not None:
+            self._tell(ended)
 
     def give_up(self) -> None:
         """Its time is over: the worker shall stop, and whoever waits hears it now."""
-        done, self._done = self._done, None
-        if done is not None:
-            self._channel.abort(self.ticket)
-            done(TimeoutError())
+        if self._done is not None:
+            self._stop()
+            self._tell(TimeoutError())
 
     def cancel(self) -> None:
         """Nobody waits any more; without effect on a run that is over."""
         if self._done is not None:
             self._done = None
             self._patience.end(self)
-            self._channel.abort(self.ticket)
+            self._stop()
+
+    def _tell(self, outcome: Ended) -> None:
+        done, self._done = self._done, None
+        self._patience.end(self)
+        if done is not None:
+            done(outcome)
+
+    def _stop(self) -> None:
+        if self._channel is None:
+            self._leave(self)
+        else:
+            self._channel.abort(self._ticket)
+
+    def _give_back(self) -> None:
+        if self._slot is not None:
+            self._slot.free()
+            self._slot.view.release()  # so that a broken channel can let go of the arena at once
+            self._slot = None
+
+    def _ended_of(self, error: DinError) -> AttemptEnded:
+        """What a worker's or a channel's error means for the attempt."""
+        is_worker_fault = isinstance(error, ExecutionFailed)
+        return AttemptEnded(
+            error,
+            blamed=(self.order.key[2],) if is_worker_fault else (),
+            is_retryable=is_worker_fault or isinstance(error, Busy),
+            is_busy=isinstance(error, Busy),
+        )
 
 
 def settle(future: asyncio.Future[OutputSet], outcome: Ended) -> None:
@@ -129,14 +180,3 @@ async def awaited(run: DirectRun, future: asyncio.Future[OutputSet]) -> OutputSe
             future.result().release()  # it came in the same turn as the cancellation
         run.cancel()
         raise
-
-
-def ended_of(error: DinError, node_id: NodeId) -> AttemptEnded:
-    """What a worker's or a channel's error means for the attempt."""
-    is_worker_fault = isinstance(error, ExecutionFailed)
-    return AttemptEnded(
-        error,
-        blamed=(node_id,) if is_worker_fault else (),
-        is_retryable=is_worker_fault or isinstance(error, Busy),
-        is_busy=isinstance(error, Busy),
-    )

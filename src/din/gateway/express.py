@@ -1,15 +1,15 @@
-"""The express way: a request that can run this instant, from the call to the answer by callbacks.
+"""The express way: a request for a worker on this host, from the call to the answer by callbacks.
 
-Nearly every request of a busy gateway asks for a ready model of one slice whose workers on this
-host have room. It waits for nothing but its worker, so it needs no task and no coroutine, which
-cost it more than everything that is done for it:
+Nearly every request of a busy gateway asks for a ready model of one slice with workers on this
+host. It waits for nothing but its worker, so it needs no task and no coroutine, which cost it more
+than everything that is done for it:
 
-    begin --sent--> under way --outputs--> answered
-      |                 |-----worker failed, died, fell silent----> a task: Request.run goes on
-      `--not plain      `-----caller gone----> cancelled
+    begin --sent, or in line--> under way --outputs--> answered
+      |                             |---worker failed, died, fell silent---> a task: Request.run
+      `--not plain                  `---caller gone---> cancelled            goes on
 
-`begin` is False where anything is not plain: not ready, several slices, no worker here, no room,
-somebody waits already, an output that does not exist. Nothing was changed then, and the caller asks
+`begin` is False where anything is not plain: not ready, several slices, no worker here, too many
+in line, an output that does not exist. Nothing was changed then, and the caller asks
 `Dispatch.infer`, which finds the same and says it in its own words. What a failed first attempt
 means is decided in one place too, `Request.run`: only its success is short-circuited here.
 """
@@ -82,7 +82,7 @@ class Express:
             self._run = self._request.tools.direct.start(attempt.order, until_s, self._ended)
         except AttemptEnded:
             return False
-        return self._run is not None
+        return True
 
     def cancel(self) -> None:
         """See service.Started."""

@@ -6,9 +6,7 @@ A timer of its own for each request costs more than what it guards: nearly all a
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol, TypeVar
-
-Found = TypeVar("Found")
+from typing import Protocol
 
 
 class Waiting(Protocol):
@@ -40,15 +38,6 @@ class Patience:
         """It came in time, or nobody wants it any more; repeating it is harmless."""
         self._until_s.pop(waiting, None)
 
-    async def wait(self, future: asyncio.Future[Found], until_s: float) -> Found:
-        """What comes of the future; TimeoutError after its time on the loop's clock."""
-        waiting = _Awaited(future)
-        self.begin(waiting, until_s)
-        try:
-            return await future
-        finally:
-            self.end(waiting)
-
     def _arm(self, when_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -63,17 +52,3 @@ class Patience:
                 waiting.give_up()
         if self._until_s:
             self._arm(min(self._until_s.values()))
-
-
-class _Awaited:
-    """A future that somebody awaits."""
-
-    __slots__ = ("_future",)
-
-    def __init__(self, future: asyncio.Future[Found]) -> None:
-        self._future = future
-
-    def give_up(self) -> None:
-        """Raise TimeoutError where it is awaited."""
-        if not self._future.done():
-            self._future.set_exception(TimeoutError())
