@@ -68,6 +68,7 @@ def _gateway_up(config: GatewayConfig) -> str:
                 f"a gateway already runs on state directory {config.state_dir} at {running.url}",
                 hint="stop it with `din down`, or give this one its own --state-dir",
             )
+        _check_tls_of_running(config, url)
         say(f"the gateway already runs at {url} (process {running.pid})")
         return url
     if config.port == 0:
@@ -85,6 +86,19 @@ def _gateway_up(config: GatewayConfig) -> str:
     _await_gateway(path, record, child)
     say(f"the gateway of cluster {config.cluster} answers at {url}; its log is {record.log_path}")
     return url
+
+
+def _check_tls_of_running(config: GatewayConfig, url: str) -> None:
+    """Raises Conflict when the gateway that runs lets no machine in and this one should."""
+    if not config.is_tls:
+        return
+    with ask(url) as client:
+        is_tls = bool(client.gateway().tls_url)
+    if not is_tls:
+        raise Conflict(
+            f"the gateway already runs at {url}, for this machine only",
+            hint="stop it with `din down`, then run this again",
+        )
 
 
 def _free_port(host: str) -> int:
