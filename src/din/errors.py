@@ -10,6 +10,7 @@
     ├── Unavailable                503   4    DIN-300  the thing asked for cannot answer now
     │   ├── Unreachable            503   4    DIN-310  no answer from the other end
     │   ├── Busy                   503   4    DIN-320  every queue that could take it is full
+    │   │   └── Limited            429   4    DIN-321  who asks does it too often
     │   └── ExecutionFailed        502   4    DIN-330  a node or slice failed, retries too
     ├── DeadlineExceeded           504   5    DIN-400  the time given was not enough
     ├── NotFound                   404   6    DIN-500  no such model, node, trace, artifact
@@ -104,6 +105,17 @@ class Busy(Unavailable):
     """Every queue that could take the request is full. Nobody is to blame."""
 
     code = "DIN-320"
+
+
+class Limited(Busy):
+    """Whoever asks has asked too often, or was wrong too often."""
+
+    code = "DIN-321"
+    http_status = 429
+
+    def __init__(self, message: str, *, hint: str = "", retry_after_s: int = 1) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
 
 
 class ExecutionFailed(Unavailable):

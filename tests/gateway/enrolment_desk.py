@@ -59,6 +59,8 @@ class Desk:
             "audit": self.audit,
             "signing_key": "",
             "late_renewal_ms": 30 * DAY_MS,
+            "clock_ms": lambda: self.uptime_ms,
+            "count": self.counted.append,
         }
         return Enrolment(**{**facts, **others})
 

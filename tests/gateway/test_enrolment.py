@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,7 +26,8 @@ from msgspec.structs import replace
 
 from din.domain.enrolment import Enrolled
 from din.domain.trust import Peer, PeerName
-from din.errors import Conflict, Denied
+from din.errors import Busy, Conflict, Denied, Limited
+from din.gateway.enrolment import JOINS_AT_ONCE_MAX
 from din.gateway.roll import Binding
 from din.trust.requests import new_key_pem
 
@@ -194,5 +196,53 @@ def test_a_token_is_taken_back_and_that_is_on_record(tmp_path: Path) -> None:
             await desk.enrolment.join(join_order(token_id, secret), MACHINE)
         (fact,) = await desk.audited("token.revoke")
         assert (fact.target, fact.address) == (token_id, "127.0.0.1")
+
+    at_desk(tmp_path, story)
+
+
+def test_refused_joins_are_counted_by_address_and_told_to_wait_and_fill_no_log(
+    tmp_path: Path,
+) -> None:
+    async def story(desk: Desk) -> None:
+        token_id, secret = await desk.token()
+        wrong = join_order(token_id, "A" * 22)
+        for _ in range(10):
+            with pytest.raises(Denied, match="secret of join token"):
+                await desk.enrolment.join(wrong, MACHINE)
+        desk.uptime_ms += 17_000
+        for order in (wrong, join_order("ffffffff", "A" * 22)) * 20:
+            with pytest.raises(Limited, match=r"too many joins from 10\.0\.0\.9") as told:
+                await desk.enrolment.join(order, MACHINE)
+            assert (told.value.retry_after_s, told.value.http_status) == (43, 429)
+            assert "A" * 22 not in told.value.story()
+            assert "din token create" in told.value.hint
+        assert len(await desk.audited("access.refuse")) == 10
+        assert await desk.audited("audit.suppress") == []
+        assert (desk.counted.count("token"), desk.counted.count("limited")) == (50, 40)
+        # Others are told the reason, and a right token is taken also from there.
+        other = replace(MACHINE, address="10.0.0.10")
+        with pytest.raises(Denied, match="secret of join token"):
+            await desk.enrolment.join(wrong, other)
+        assert await desk.enrolment.join(join_order(token_id, secret), MACHINE)
+        desk.uptime_ms += 43_000
+        with pytest.raises(Denied, match="secret of join token"):
+            await desk.enrolment.join(wrong, MACHINE)
+
+    at_desk(tmp_path, story)
+
+
+def test_no_more_machines_join_at_once_than_there_are_places(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        made = [await desk.token() for _ in range(JOINS_AT_ONCE_MAX + 1)]
+        orders = [
+            join_order(token_id, secret, node_id=f"{number:016x}")
+            for number, (token_id, secret) in enumerate(made)
+        ]
+        outcomes = await asyncio.gather(
+            *(desk.enrolment.join(order, MACHINE) for order in orders), return_exceptions=True
+        )
+        refused = [each for each in outcomes if isinstance(each, BaseException)]
+        assert [type(each) for each in refused] == [Busy]
+        assert await desk.enrolment.join(orders[-1], MACHINE)
 
     at_desk(tmp_path, story)

@@ -201,6 +201,35 @@ def test_an_expired_token_a_wrong_secret_and_a_revoked_token_are_refused(network
     assert "not known" in enrol(order_for(network, token, url)).message
 
 
+def test_many_wrong_tokens_are_told_to_wait_and_a_right_one_is_still_taken(
+    network: Network,
+) -> None:
+    url = start(network)
+    token = new_token(network)
+    order = order_for(network, token, url)
+    body = {
+        "token_id": token.split(".")[2],
+        "secret": "A" * 22,
+        "request": "",
+        "node_id": order.node_id,
+    }
+    statuses = [
+        asked_over_tls(
+            url, unverified_context(), "POST", "/api/v1/trust/join", json.dumps(body).encode()
+        )[0]
+        for _ in range(12)
+    ]
+    assert statuses == [403] * 10 + [429] * 2
+    wrong = token[:-22] + "A" * 22
+    answer = enrol(msgspec.structs.replace(order, token=wrong))
+    assert (answer.code, answer.membership) == ("DIN-321", None)
+    assert "too many joins from 127.0.0.1" in answer.message
+    assert "din token create" in answer.hint
+    assert joined(order).node_id == order.node_id
+    _, raw = get(network.url, "/api/v1/audit?what=access.refuse")
+    assert len(json.loads(raw)["items"]) == 10
+
+
 def test_a_rogue_gets_nothing_secret(network: Network, tmp_path: Path) -> None:
     start(network)
     token = new_token(network)

@@ -18,9 +18,8 @@ from din.access.limits import FailureLimiter, TokenBucket
 from din.access.scopes import NODE, OPEN, Needs, is_allowed, words_of
 from din.api.limits import FrontLimits
 from din.api.post import BODY_UNLIMITED, Post, PostKind, Target
-from din.api.problem import Refused
 from din.domain.trust import Caller, Peer, Scope
-from din.errors import Busy, Denied, Unauthenticated
+from din.errors import Denied, Limited, Unauthenticated
 from din.gateway.keys import Held, KeyBook, Refusal
 
 NEEDS_OF_KIND: Final[dict[PostKind, Needs]] = {
@@ -92,8 +91,8 @@ class Admission:
         wait_ms = self._failures.fail(caller.address, self.clock_ms()) if is_guess else 0.0
         if wait_ms:
             self.rules.count("limited")
-            told = Busy("too many wrong API keys came from this address", hint="wait, or fix them")
-            return Refused(429, told, retry_after_s=ceil(wait_ms / 1000))
+            told = "too many wrong API keys came from this address"
+            return Limited(told, hint="wait, or fix them", retry_after_s=ceil(wait_ms / 1000))
         self.rules.tell(caller, refusal.reason, target)
         return Unauthenticated(refusal.told, hint=hint)
 
@@ -146,7 +145,7 @@ class Visitor:
         return BODY_UNLIMITED if limit is None else limit
 
     def admit(self, needs: Needs, headers: Mapping[bytes, bytes], target: str = "") -> Caller:
-        """Who sends this request. Raises Unauthenticated, Denied, or Refused (429)."""
+        """Who sends this request. Raises Unauthenticated, Denied, or Limited."""
         given = headers.get(b"x-api-key")
         if given is None:
             given = headers.get(b"authorization")
@@ -169,7 +168,7 @@ class Visitor:
         peer = self.peer
         try:
             caller = self.admit(NEEDS_OF_KIND[target.kind], headers, target.kind)
-        except (Denied, Refused) as error:
+        except (Denied, Limited) as error:
             if self._held is None or target.kind == "heartbeat" or b"expect" in headers:
                 raise
             limit = min(limits.body_bytes_max, REFUSED_BODY_BYTES_MAX)
@@ -240,11 +239,11 @@ class Visitor:
         wait_ms = bucket.take(self._admission.clock_ms())
         if wait_ms:
             self._admission.rules.count("rate")
-            told = Busy(
+            raise Limited(
                 f"API key {self.caller.name} asks more often than it may",
                 hint="send fewer requests a second, or make a key with a higher --rate",
+                retry_after_s=ceil(wait_ms / 1000),
             )
-            raise Refused(429, told, retry_after_s=ceil(wait_ms / 1000))
 
 
 def _key_in(given: bytes | None) -> str | None:

@@ -108,7 +108,7 @@ class Admitted:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI. Raises Unauthenticated, Denied, Refused or TooLarge."""
+        """ASGI. Raises Unauthenticated, Denied, Limited or TooLarge."""
         visitor: Visitor | None = scope.get(SCOPE_KEY)
         if visitor is None:
             raise Internal("the application runs without its front: nobody is known here")

@@ -6,22 +6,22 @@ from typing import Final, Literal
 
 import msgspec
 
-from din.errors import DinError, Internal, Unauthenticated
+from din.errors import DinError, Internal, Limited, Unauthenticated
 
 Flavour = Literal["infer", "oip", "api"]
 """infer: the seeds' fields. oip: `error` is one string. api: `error` is an object."""
 
 RETRY_AFTER_S: Final = 1
+UNAVAILABLE: Final = 503
 
 
 class Refused(Exception):
-    """An HTTP answer without a DinError of its own status (405, 408, 429, 431)."""
+    """An HTTP answer without a DinError of its own status (405, 408, 431)."""
 
-    def __init__(self, status: int, error: DinError, *, retry_after_s: int = RETRY_AFTER_S) -> None:
+    def __init__(self, status: int, error: DinError) -> None:
         super().__init__(error.message)
         self.status = status
         self.error = error
-        self.retry_after_s = retry_after_s
 
 
 def as_din_error(error: BaseException) -> DinError:
@@ -50,13 +50,8 @@ def headers_of(error: BaseException) -> dict[str, str]:
     """What an error says in header fields beside its body."""
     if isinstance(error, Unauthenticated):
         return {"www-authenticate": 'Bearer realm="din"'}
-    if isinstance(error, Refused):
-        return {"retry-after": str(error.retry_after_s)} if is_retry_later(error.status) else {}
-    if isinstance(error, DinError) and is_retry_later(error.http_status):
+    if isinstance(error, Limited):
+        return {"retry-after": str(error.retry_after_s)}
+    if isinstance(error, DinError) and error.http_status == UNAVAILABLE:
         return {"retry-after": str(RETRY_AFTER_S)}
     return {}
-
-
-def is_retry_later(status: int) -> bool:
-    """Whether the answer carries Retry-After."""
-    return status in (429, 503)

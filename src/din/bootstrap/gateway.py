@@ -256,6 +256,8 @@ def _enrolment(
         audit=access.audit,
         signing_key=gateway.vault.signing_key,
         late_renewal_ms=late_ms,
+        clock_ms=effects.clock,
+        count=effects.metrics.count_auth_failure,
     )
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from math import ceil
 from typing import Final
 
+from din.access.limits import FailureLimiter
 from din.domain.enrolment import (
     CreateToken,
     Enrolled,
@@ -20,7 +22,7 @@ from din.domain.enrolment import (
 )
 from din.domain.node import NodeId
 from din.domain.trust import Caller, Peer, PeerName
-from din.errors import Busy, Conflict, Denied
+from din.errors import Busy, Conflict, Denied, Limited
 from din.gateway.audit import AuditLog
 from din.gateway.roll import Binding, Roll
 from din.gateway.tokens import TokenBook
@@ -49,8 +51,11 @@ class Enrolment:
         audit: AuditLog,
         signing_key: str,
         late_renewal_ms: int,
+        clock_ms: Callable[[], float],
+        count: Callable[[str], None],
     ) -> None:
-        """`late_renewal_ms`: how long after its end a certificate may still be renewed."""
+        """`late_renewal_ms`: how long after its end a certificate may still be renewed; `clock_ms`
+        is monotonic; `count` hears the reason of each refusal."""
         self._authority = authority
         self._tokens = tokens
         self._roll = roll
@@ -62,6 +67,9 @@ class Enrolment:
         self._audit = audit
         self._signing_key = signing_key
         self._late_renewal_ms = late_renewal_ms
+        self._clock_ms = clock_ms
+        self._count = count
+        self._failures = FailureLimiter()
         self._joins = 0
 
     def authority_pem(self) -> bytes:
@@ -92,7 +100,8 @@ class Enrolment:
             await self._tokens.revoke(token_id)
 
     async def join(self, order: JoinOrder, peer: Peer) -> Enrolled:
-        """A certificate for the machine that shows a token. Raises Denied, UsageError or Busy."""
+        """A certificate for the machine that shows a token. Raises Denied, UsageError, Busy, or
+        Limited when too many joins of its address were refused; a right token is never."""
         if not peer.is_tls:
             raise Denied("a machine joins over TLS only", hint="use the gateway's https address")
         if self._joins >= JOINS_AT_ONCE_MAX:
@@ -101,11 +110,27 @@ class Enrolment:
         try:
             return await self._join(order, peer)
         except Denied as error:
-            caller = Caller(kind="stranger", address=peer.address)
-            self._audit.refused(caller, error.message, f"node.enrol {order.node_id}")
+            self._refused(order, peer, error)
             raise
         finally:
             self._joins -= 1
+
+    def _refused(self, order: JoinOrder, peer: Peer, error: Denied) -> None:
+        """Write a refusal down. Raises Limited instead when there were too many: those are only
+        counted, so that guessing fills no log."""
+        self._count("token")
+        wait_ms = self._failures.fail(peer.address, self._clock_ms())
+        if wait_ms:
+            self._count("limited")
+            wait_s = ceil(wait_ms / 1000)
+            raise Limited(
+                f"too many joins from {peer.address} were refused within a minute, the last since "
+                f"{error.message}",
+                hint=f"use a fresh token (din token create on the gateway), or wait {wait_s} s",
+                retry_after_s=wait_s,
+            ) from None
+        caller = Caller(kind="stranger", address=peer.address)
+        self._audit.refused(caller, error.message, f"node.enrol {order.node_id}")
 
     async def _join(self, order: JoinOrder, peer: Peer) -> Enrolled:
         use = await self._tokens.check(order.token_id, order.secret)

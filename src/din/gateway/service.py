@@ -259,7 +259,7 @@ class TrustService(Protocol):
         ...
 
     async def join(self, order: JoinOrder, peer: Peer) -> Enrolled:
-        """A certificate for a token. Raises Denied, UsageError, Conflict or Busy."""
+        """A certificate for a token. Raises Denied, UsageError, Conflict, Busy or Limited."""
         ...
 
     async def renew(self, order: RenewOrder, peer: Peer) -> Enrolled:
