@@ -162,10 +162,15 @@ def test_a_fault_of_ours_is_said_as_such_and_told_whole_with_v(
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (["nod"], "no such command: 'din nod'", "did you mean 'node'?"),
-        (["node", "lst"], "no such command: 'din node lst'", "did you mean 'list'?"),
+        (["nod"], "no such command: 'din nod'", "did you mean 'din node'?"),
+        (["node", "lst"], "no such command: 'din node lst'", "did you mean 'din node list'?"),
         (["node", "list", "--watc"], "No such option '--watc'", "see 'din node list --help'"),
         (["node", "list", "-o", "xml"], "'xml' is not one of", "see 'din node list --help'"),
+        (
+            ["--gateway", "x", "node", "list"],
+            "No such option '--gateway'",
+            "options stand behind the whole command; see 'din --help'",
+        ),
         (["node", "inspect"], "Missing argument 'NODE'", "see 'din node inspect --help'"),
     ],
 )
@@ -179,12 +184,20 @@ def test_misuse_is_two_lines_and_exit_code_2(
     assert told.stderr.endswith(f"hint: {hint}\n")
 
 
+@pytest.mark.parametrize("words", [[], ["node"], ["model"]])
+def test_a_group_alone_shows_its_commands_and_not_an_error(run: Run, words: list[str]) -> None:
+    told = run(*words)
+    assert told.exit_code == 2
+    assert told.stdout == ""
+    assert told.stderr == run(*words, "--help").stdout
+
+
 def test_no_gateway_is_exit_code_4(home: object) -> None:
     from click.testing import CliRunner
 
     told = CliRunner().invoke(cli, ["node", "list", "--gateway", "http://127.0.0.1:1"])
     assert told.exit_code == 4
-    assert "error: no gateway answered at http://127.0.0.1:1 in 2 s" in told.stderr
+    assert "error: no gateway answered at http://127.0.0.1:1 (Connection refused)" in told.stderr
     assert "hint: start one with `din up`" in told.stderr
 
 

@@ -65,7 +65,10 @@ def test_up_starts_both_says_where_and_down_stops_both(run: Run, state: Path, po
     assert told.exit_code == 0, told.stderr
     assert told.stdout == f"http://127.0.0.1:{port}\n"
     assert "has joined" in told.stderr
-    assert told.stderr.endswith("next: din model register MODEL.onnx\n")
+    # Commands would ask another gateway here, the one of DIN_GATEWAY.
+    assert told.stderr.endswith(
+        f"next: din model register MODEL.onnx --gateway http://127.0.0.1:{port}\n"
+    )
     records = [record for _, record in records_in(str(state))]
     assert [record.program for record in records] == ["node", "gateway"]
 

@@ -90,7 +90,7 @@ def test_warnings_do_not_fail_it(run: Run) -> None:
 def test_a_silent_gateway_is_bad_and_fails_it(run: Run) -> None:
     told = run("doctor", "--gateway", "http://127.0.0.1:1")
     assert told.exit_code == 1
-    assert "checks are bad: gateway" in told.stderr
+    assert "checks is bad: gateway" in told.stderr
     assert "gateway: din up" in told.stderr
 
 

@@ -232,7 +232,9 @@ class Visitor:
         if lapsed is not None:
             told = Refusal("expired", f"the certificate of node {lapsed.name.id} has ended")
             raise admission.refuse(caller, told, target, is_guess=False, hint=_RENEW)
-        told = Refusal("missing", f"this needs an API key with scope {words_of(needs)}")
+        scope = words_of(needs)
+        which = "" if scope == "any" else f" with scope {scope}"
+        told = Refusal("missing", f"this needs an API key{which}")
         raise admission.refuse(caller, told, target, is_guess=False)
 
     def _take(self, bucket: TokenBucket) -> None:

@@ -3,29 +3,68 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
+from din.cli.check import Place, places, running_gateway
 from din.cli.frame import asking_files, say
-from din.cli.sources import collect, default_state_dir
+from din.cli.sources import collect
 from din.client.client import Client, gateway_of
 from din.client.credentials import KEY_VARIABLE
+from din.errors import DinError
+from din.transport.membership import has_joined, read_membership
 
 
 def ask(gateway: str | None) -> Client:
     """A client of a gateway: --key-file and --ca, else variables, else the settings' files, else
-    for https the authority of this machine's own gateway. Raises UsageError."""
+    for https the authority that this machine's gateway or nodes have. Raises UsageError."""
     key_file, ca_file = asking_files()
     settings = collect("client", {}, os.environ).values
     if key_file is None and not os.environ.get(KEY_VARIABLE):
         key_file = str(settings["api_key_file"].value or "") or None
     ca_file = ca_file or str(settings["ca_file"].value or "") or None
-    url = gateway or gateway_of(os.environ)
+    url = gateway or default_gateway(os.environ)
     if ca_file is None and url.startswith("https:"):
-        own = default_state_dir(os.environ) / "trust" / "ca.pem"
-        ca_file = str(own) if own.is_file() else None
+        ca_file = _authority_for(url, places(os.environ))
     if key_file is not None:
         _warn_of_readers(key_file)
     return Client(url, key_file=key_file, ca_file=ca_file)
+
+
+def default_gateway(environment: Mapping[str, str]) -> str:
+    """Where a command asks that names no gateway: DIN_GATEWAY, else the gateway that runs here,
+    else the one that a node of this machine has joined, else port 8000. Raises UsageError."""
+    if environment.get("DIN_GATEWAY"):
+        return gateway_of(environment)
+    found = places(environment)
+    running = next((running_gateway(each) for each in found if each.role == "gateway"), None)
+    if running is not None:
+        return running.url
+    joined = (url for each in _joined(found) for url in _gateways_of(each))
+    return next(joined, gateway_of(environment))
+
+
+def _authority_for(url: str, found: list[Place]) -> str | None:
+    """Of the node that has joined just there, else of this machine's gateway, else of any node."""
+    joined = _joined(found)
+    there = [each for each in joined if url in _gateways_of(each)]
+    own = [each for each in found if each.role == "gateway"]
+    for place in (*there, *own, *joined):
+        authority = place.trust / "ca.pem"
+        if authority.is_file():
+            return str(authority)
+    return None
+
+
+def _joined(found: list[Place]) -> list[Place]:
+    return [each for each in found if each.role == "node" and has_joined(each.trust)]
+
+
+def _gateways_of(place: Place) -> tuple[str, ...]:
+    try:
+        return read_membership(place.trust).gateways
+    except DinError:
+        return ()  # the node itself and `din doctor` say what is wrong with it
 
 
 def _warn_of_readers(path: str) -> None:

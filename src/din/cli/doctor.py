@@ -69,7 +69,8 @@ def doctor(gateway: str | None, output: str) -> None:
                 tell(f"{check.name}: {check.fix}")
     bad = [check.name for check in checks if check.state == "bad"]
     if bad:
-        say(f"{len(bad)} of {len(checks)} checks are bad: {', '.join(bad)}")
+        verb = "is" if len(bad) == 1 else "are"
+        say(f"{len(bad)} of {len(checks)} checks {verb} bad: {', '.join(bad)}")
         raise click.exceptions.Exit(EXIT_BAD)
 
 
@@ -87,5 +88,5 @@ def run_checks(gateway: str | None) -> list[Check]:
         # Settings that cannot be read: where everything is, is not known then.
         return [*checks, Check("settings", "bad", error.message, "din config show")]
     checks += check_places(found)
-    checks += check_gateway(gateway, found)
+    checks += check_gateway(gateway)
     return checks

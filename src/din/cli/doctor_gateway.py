@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -14,14 +13,13 @@ from din.cli.asking import ask
 from din.cli.check import Check, Place, running_gateway
 from din.cli.doctor_disk import CLOCK_FIX
 from din.cli.sources import collect, load_gateway, load_node
-from din.client.client import Client, decode_answer, gateway_of
+from din.client.client import Client, decode_answer
 from din.config import Section, is_loopback
 from din.domain.audit import AuditCheck
 from din.domain.keys import KeyList, KeyView
 from din.domain.views import GatewayView
-from din.errors import Denied, DinError, Unavailable
+from din.errors import Denied, DinError, Unreachable
 from din.system.clock import wall_clock_ms
-from din.transport.membership import has_joined, read_membership
 
 SKEW_WARN_S: Final = 60
 SKEW_BAD_S: Final = 600
@@ -82,10 +80,12 @@ def _line_out(source: str) -> str:
     return f"sed -i /insecure_network/d {source.partition(' (')[0]}"
 
 
-def check_gateway(gateway: str | None, found: list[Place]) -> Iterator[Check]:
+def check_gateway(gateway: str | None) -> Iterator[Check]:
     """What the gateway says: of itself, of nodes, keys and the audit log."""
+    url = ""
     try:
-        with _client(gateway, found) as client:
+        with ask(gateway) as client:
+            url = client.url
             yield check_clock(client)
             try:
                 view = client.gateway()
@@ -97,20 +97,17 @@ def check_gateway(gateway: str | None, found: list[Place]) -> Iterator[Check]:
             yield require_key_row(view)
             yield from _administrator_rows(client)
     except DinError as error:
-        yield Check("gateway", "bad", error.message, "din up")
+        yield Check("gateway", "bad", error.message, _gateway_fix(url, error))
 
 
-def _client(gateway: str | None, found: list[Place]) -> Client:
-    """The gateway that is named, else the one that a node of this machine has joined, where no
-    gateway is here. Raises DinError."""
-    joined = [each for each in found if each.role == "node" and has_joined(each.trust)]
-    is_named = gateway or os.environ.get("DIN_GATEWAY")
-    if is_named or not joined or any(each.role == "gateway" for each in found):
-        return ask(gateway or gateway_of(os.environ))
-    urls = read_membership(joined[0].trust).gateways
-    if not urls:
-        raise Unavailable("this machine's node knows no gateway", hint="din node join TOKEN")
-    return Client(urls[0], ca_file=joined[0].trust / "ca.pem")
+def _gateway_fix(url: str, error: DinError) -> str:
+    """Start one where none is; where another program or machine answers or should, look there."""
+    parts = urlsplit(url)
+    if not isinstance(error, Unreachable):
+        return f"ss -ltnp 'sport = :{parts.port}'" if parts.port else "din config show"
+    if is_loopback(parts.hostname or ""):
+        return "din up"
+    return f"ssh {parts.hostname} din doctor"
 
 
 def check_clock(client: Client) -> Check:

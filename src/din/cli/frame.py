@@ -2,7 +2,7 @@
 
 Data goes to stdout, everything said to a person goes to stderr. An error is two lines:
 
-    error: no gateway answered at http://127.0.0.1:8000 in 2 s
+    error: no gateway answered at http://127.0.0.1:8000 (Connection refused)
     hint: start one with `din up`, or name another with --gateway or DIN_GATEWAY
 """
 
@@ -128,7 +128,8 @@ class LazyGroup(click.Group):
             from difflib import get_close_matches
 
             close = get_close_matches(name, self.list_commands(ctx), n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"see '{ctx.command_path} --help'"
+            path = ctx.command_path
+            hint = f"did you mean '{path} {close[0]}'?" if close else f"see '{path} --help'"
             raise Misused(f"no such command: '{ctx.command_path} {name}'", hint)
         return super().resolve_command(ctx, args)
 
@@ -184,12 +185,17 @@ def _fault_of_ours(error: Exception) -> Internal:
 
 
 def _tell_misuse(error: click.ClickException) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return 2
     message = error.format_message().rstrip(".")
     hint = ""
     if isinstance(error, Misused):
         hint = error.hint
     elif isinstance(error, click.UsageError) and error.ctx is not None:
         hint = f"see '{error.ctx.command_path} --help'"
+        if isinstance(error, click.NoSuchOption) and isinstance(error.ctx.command, LazyGroup):
+            hint = f"options stand behind the whole command; {hint}"
     click.echo(f"error: {printable(message)}", err=True)
     if hint:
         click.echo(f"hint: {printable(hint)}", err=True)
@@ -238,7 +244,7 @@ def gateway_option(function: Function) -> Function:
     return click.option(
         "--gateway",
         metavar="URL",
-        help="Gateway to ask; else DIN_GATEWAY, else http://127.0.0.1:8000.",
+        help="Gateway to ask; else DIN_GATEWAY, else that of `din up`, else port 8000 here.",
     )(function)
 
 
@@ -251,7 +257,7 @@ def output_option(function: Function) -> Function:
         type=click.Choice(OUTPUTS),
         default="table",
         show_default=True,
-        help="json and yaml are what the gateway answers; name is one name a line.",
+        help="json and yaml hold all that is known; name is one name a line.",
     )(function)
 
 

@@ -80,7 +80,7 @@ def gateway_options(function: Function) -> Function:
             click.option("--port", type=int, help="Port of plain HTTP, on loopback; 8000."),
             click.option("--link-port", type=int, help="Port of the links of nodes; any free one."),
             click.option("--cluster", metavar="NAME", help="Name that nodes look for."),
-            click.option("--state-dir", metavar="PATH", help="Default $XDG_STATE_HOME/din."),
+            click.option("--state-dir", metavar="PATH", help="Default ~/.local/state/din."),
             click.option("--discovery-mode", type=MODES, help="How nodes find the gateway."),
             click.option(
                 "--node-heartbeat-interval",

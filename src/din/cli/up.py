@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from din.cli import daemon
-from din.cli.asking import ask
+from din.cli.asking import ask, default_gateway
 from din.cli.frame import Command, say
 from din.cli.options import gateway_options, gateway_settings, http_url, node_settings
 from din.cli.start import AGENT_MODULE, GATEWAY_MODULE, check_ports, joining_words, run_in_place
@@ -49,12 +49,23 @@ def up(no_node: bool, foreground: bool, **flags: Any) -> None:
     click.echo(url)
     if config.is_tls:
         show_new_token(url)
-    say("next: din model register MODEL.onnx" if not no_node else f"next: {_node_command(url)}")
+    say(f"next: {_node_command(url) if no_node else _model_command(url)}")
 
 
 def _node_command(url: str) -> str:
     gateway = "" if url == "http://127.0.0.1:8000" else f" --gateway {url}"
     return f"din node start --name edge-1{gateway}"
+
+
+def _model_command(url: str) -> str:
+    """Commands find a gateway of the usual state directory by themselves, and no other."""
+    try:
+        with ask(url) as client:
+            has_models = bool(client.models().items)
+    except DinError:
+        has_models = False  # it asks for a key; it has just answered, so nothing else is wrong
+    gateway = "" if default_gateway(os.environ) == url else f" --gateway {url}"
+    return f"din model {'list' if has_models else 'register MODEL.onnx'}{gateway}"
 
 
 def _gateway_up(config: GatewayConfig) -> str:
@@ -205,7 +216,7 @@ def _is_ready(url: str, record: daemon.Record) -> bool:
 
 
 @click.command("down", cls=Command, examples=("din down", "din down --state-dir /var/lib/din"))
-@click.option("--state-dir", metavar="PATH", help="Default $XDG_STATE_HOME/din.")
+@click.option("--state-dir", metavar="PATH", help="Default ~/.local/state/din.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be stopped.")
 def down(state_dir: str | None, dry_run: bool) -> None:
     """Stop what `din up` started with this state directory, and nothing else."""

@@ -28,7 +28,7 @@ from din.domain.views import (
     RegisterModel,
     TraceList,
 )
-from din.errors import BadTensor, Internal, NotFound, UsageError
+from din.errors import BadTensor, Denied, Internal, NotFound, UsageError
 
 DEFAULT_GATEWAY: Final = "http://127.0.0.1:8000"
 CONTROL_MS: Final = 30_000
@@ -294,8 +294,8 @@ class Client:
     def _has(self, target: str) -> bool:
         try:
             self._connection.request("HEAD", target, timeout_ms=CONTROL_MS)
-        except NotFound:
-            return False
+        except (NotFound, Denied):
+            return False  # an answer to HEAD has no words: what is refused, PUT tells
         return True
 
     def call(

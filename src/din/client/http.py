@@ -182,17 +182,25 @@ class Connection:
                 f"{self.url} does not show a certificate that counts: {error}",
                 hint="give the authority of its cluster: --ca FILE, or DIN_CA_FILE",
             )
-        reason = "" if isinstance(error, TimeoutError) else f" ({error.strerror or error})"
+        if error.__class__.__name__ == "SSLError":
+            return Unreachable(
+                f"what answers at {self.url} does not speak TLS: {error}",
+                hint="an http:// gateway is on this machine only; others listen on port 8443",
+            )
+        is_late = isinstance(error, TimeoutError)
+        reason = f"in {self._connect_ms / 1000:g} s" if is_late else f"({error.strerror or error})"
         return Unreachable(
-            f"no gateway answered at {self.url} in {self._connect_ms / 1000:g} s{reason}",
+            f"no gateway answered at {self.url} {reason}",
             hint="start one with `din up`, or name another with --gateway or DIN_GATEWAY",
         )
 
     def _died(self, error: Exception) -> Unreachable:
         reason = str(error) or type(error).__name__
+        hint = "see `din doctor`; the gateway's log says whether it stopped"
+        if isinstance(error, http.client.RemoteDisconnected) and self.url.startswith("http:"):
+            hint += f"; a port of TLS is asked with https: --gateway https{self.url[4:]}"
         return Unreachable(
-            f"the connection to the gateway at {self.url} broke: {reason}",
-            hint="see `din doctor`; the gateway's log says whether it stopped",
+            f"the connection to the gateway at {self.url} broke: {reason}", hint=hint
         )
 
 
@@ -212,10 +220,11 @@ def error_of_answer(url: str, answer: Answer, *, is_head: bool = False) -> DinEr
     kind = _BY_STATUS.get(answer.status, Internal)
     if is_head:
         return kind(f"{url} answered {answer.status}")
-    shown = answer.body[:120].decode("utf-8", "replace").strip()
+    said = answer.headers.get("content-type", "").partition(";")[0]
+    shown = "a page of HTML" if "html" in said else repr(answer.body[:120].decode(errors="replace"))
     return kind(
-        f"{url} answered {answer.status} without an error of DIN: {shown!r}",
-        hint="is this the address of a DIN gateway?",
+        f"{url} answered {answer.status} without an error of DIN, but with {shown}",
+        hint="is that another program's port? name the gateway's with --gateway or DIN_GATEWAY",
     )
 
 
