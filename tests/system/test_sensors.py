@@ -1,5 +1,6 @@
 """Sensors: a bad, slow or absent sensor costs its value and never the heartbeat."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -61,15 +62,19 @@ def test_temperatures_out_of_range_are_not_measured(tmp_path: Path, text, degree
 def test_the_last_good_value_stands_in_and_the_bad_ones_are_counted(tmp_path: Path) -> None:
     """T20."""
     clock, path = Clock(), tmp_path / "temp"
-    sensor = PolledSensor("temperature", lambda: read_temperature(path), 500, clock)
+    sensor: PolledSensor[float] = PolledSensor("temperature", lambda: None, 500, clock)
+
+    def read() -> float | None:
+        return read_temperature(path)
+
     path.write_text("45000")
-    sensor.poll()
+    sensor.poll(read)
     path.write_text("-650788984")
     clock.now_ms = 1000
-    sensor.poll()
+    sensor.poll(read)
     assert (sensor.value(), sensor.failures) == (45.0, 1)
     clock.now_ms = 6000
-    sensor.poll()
+    sensor.poll(read)
     assert sensor.value() is None
 
 
@@ -82,13 +87,13 @@ def test_a_slow_sensor_is_asked_less_often_and_an_ordinary_one_at_its_pace() -> 
         clock.now_ms += took_ms
         return 40.0
 
-    sensor = PolledSensor("temperature", read, 500, clock)
-    assert [sensor.poll() for _ in range(4)] == [1000, 2000, 4000, 8000]
+    sensor = PolledSensor("temperature", lambda: read, 500, clock)
+    assert [sensor.poll(read) for _ in range(4)] == [1000, 2000, 4000, 8000]
     for _ in range(8):
-        sensor.poll()
-    assert sensor.poll() == PAUSE_MS_MAX
+        sensor.poll(read)
+    assert sensor.poll(read) == PAUSE_MS_MAX
     took_ms = 1
-    assert sensor.poll() == 500
+    assert sensor.poll(read) == 500
 
 
 def test_a_read_that_never_returns_does_not_hold_the_heartbeat() -> None:
@@ -100,14 +105,33 @@ def test_a_read_that_never_returns_does_not_hold_the_heartbeat() -> None:
         gate.wait(30)
         return 40.0
 
-    sensor = PolledSensor("temperature", read, 500, clock)
+    sensor = PolledSensor("temperature", lambda: read, 500, clock)
     sensor.start()
     try:
         assert entered.wait(10)
         assert sensor.value() is None
+        assert sensor.hangs_ms() == 0
+        clock.now_ms = 6000
+        assert sensor.hangs_ms() == 6000
     finally:
         gate.set()
         sensor.stop(wait_ms=5000)
+
+
+def test_a_zone_that_never_answers_holds_up_neither_start_nor_beats(tmp_path: Path) -> None:
+    """T22: the first look at a zone may hang as any other does."""
+    temp = zone(tmp_path, 0, "cpu-thermal", "")
+    temp.unlink()
+    os.mkfifo(temp)  # opening it blocks until somebody writes
+    sensors = Sensors(SensorSettings(), root=tmp_path)
+    sensors.start()
+    try:
+        assert sensors.health(0).temperature_c is None
+        assert sensors.health(0).memory_mib_free is not None
+    finally:
+        with temp.open("w") as answer:  # waits until the reader has opened it
+            answer.write("41000\n")
+        sensors.stop()
 
 
 @pytest.mark.parametrize("error", [OSError(5, "I/O error"), ValueError("x"), RuntimeError("x")])
@@ -115,8 +139,8 @@ def test_a_read_that_fails_is_counted(error: Exception) -> None:
     def read() -> float:
         raise error
 
-    sensor = PolledSensor("power", read, 500, Clock())
-    sensor.poll()
+    sensor = PolledSensor("power", lambda: read, 500, Clock())
+    sensor.poll(read)
     assert (sensor.value(), sensor.failures) == (None, 1)
 
 
@@ -161,7 +185,7 @@ def test_the_operator_may_name_or_disable_the_temperature(tmp_path: Path) -> Non
     finally:
         named.stop()
     settings = SensorSettings(temperature_path=path, is_temperature_disabled=True)
-    assert Sensors(settings, root=tmp_path).failures() == {}
+    assert Sensors(settings, root=tmp_path)._temperature is None
 
 
 class Device:
@@ -179,9 +203,10 @@ class Device:
 
 def test_unknown_utilisation_is_null_with_no_source(tmp_path: Path) -> None:
     """T24; seeds: gpu_util 0.0 when NVML fails is a lie."""
-    sensors = Sensors(SensorSettings(), Device(AcceleratorSample(temperature_c=500.0)), tmp_path)
+    device = Device(AcceleratorSample(temperature_c=500.0))
+    sensors = Sensors(SensorSettings(), device, tmp_path)
     assert sensors._accelerator is not None
-    sensors._accelerator.poll()
+    sensors._accelerator.poll(device.sample)
     health = sensors.health(0)
     assert health.accelerator_percent is None
     assert health.utilization_source is None

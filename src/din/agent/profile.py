@@ -10,12 +10,15 @@ from din.config import NodeConfig, default_node_name
 from din.domain.device import parse_device_type
 from din.domain.node import NodeId, NodeProfile
 from din.errors import UsageError
-from din.system.accelerators import AcceleratorReader
+from din.system.accelerators import Accelerator, AcceleratorReader, find_accelerator
 from din.system.fingerprint import take_fingerprint
 from din.system.identity import Identity
+from din.system.patience import answer_within
 from din.system.sensors import SensorSettings
 from din.wire.messages import PROTOCOL_VERSION
 
+ACCELERATOR_S_MAX: Final = 30.0
+"""More than all tools together may take before they are given up."""
 NPU_CORE_LABEL: Final = "npu-core"
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
@@ -29,14 +32,27 @@ def check_host(config: NodeConfig, *, has_joined: bool) -> None:
         )
 
 
+def look_for_accelerator(
+    config: NodeConfig,
+) -> tuple[AcceleratorReader, Accelerator] | tuple[None, None]:
+    """The accelerator and what it is, when there is one. Raises DeadlineExceeded: tools are given
+    up in time, but a driver in trouble may hold whoever opens its files."""
+
+    def look() -> tuple[AcceleratorReader, Accelerator] | tuple[None, None]:
+        reader = find_accelerator(is_nvml_wanted=config.gpu_monitoring == "nvml")
+        return (None, None) if reader is None else (reader, reader.describe())
+
+    return answer_within(ACCELERATOR_S_MAX, "the accelerator's driver", look)
+
+
 def make_profile(
     config: NodeConfig,
     identity: Identity,
-    accelerator: AcceleratorReader | None,
+    accelerator: Accelerator | None,
     addresses: tuple[str, ...],
 ) -> NodeProfile:
     """The profile for the registration. Raises UsageError for a bad device type."""
-    found = take_fingerprint(accelerator.describe() if accelerator is not None else None)
+    found = take_fingerprint(accelerator)
     device_type = str(parse_device_type(config.device_type or found.device_type))
     memory_mib = config.memory_mib if config.memory_mib is not None else found.memory_mib
     return NodeProfile(

@@ -27,17 +27,22 @@ from din.agent.log import Log
 from din.agent.named import Named
 from din.agent.offers import Offers
 from din.agent.peers import Peers
-from din.agent.profile import check_host, make_profile, sensor_settings
+from din.agent.profile import (
+    check_host,
+    look_for_accelerator,
+    make_profile,
+    sensor_settings,
+)
 from din.agent.router import Router
+from din.agent.sensor_news import SensorNews
 from din.agent.slices import Slices
 from din.agent.trust import NodeTrust, open_trust
 from din.agent.unsealer import Unsealer
 from din.agent.zygote import Zygote
 from din.config import NodeConfig
 from din.domain.node import NodeHealth, NodeProfile
-from din.errors import Denied, DinError
+from din.errors import DeadlineExceeded, Denied, DinError
 from din.execution.events import SliceKey
-from din.system.accelerators import find_accelerator
 from din.system.descriptors import raise_limit
 from din.system.identity import Identity, claim_directory
 from din.system.lines import unblock_stderr
@@ -77,6 +82,7 @@ class Agent:
         self._sensors, self._profile = sensors, profile
         self._log = Log()
         report = self._log.report
+        self._sensor_news = SensorNews(sensors.troubles, report)
         self._random = Random()
         self._addresses = OwnAddresses(config.host, self._on_addresses, report)
         self._socket_path = socket_path(Path(config.state_dir), identity.node_id)
@@ -107,8 +113,7 @@ class Agent:
             self._executor, self._peers, self._offers, self._slices, self._named, report
         )
         self._peers.connect(self._router, self._slices.reach_changed)
-        self._server = self._make_server()
-        self._joiner = self._make_joiner()
+        self._server, self._joiner = self._make_server(), self._make_joiner()
         self._redialler: Redialler | None = None
         self._changes: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
@@ -208,6 +213,7 @@ class Agent:
         return replace(self._profile, addresses=self._addresses.current)
 
     def _health(self) -> NodeHealth:
+        self._sensor_news.look(self._loop.time() * 1000)
         return self._sensors.health(self._executor.queue_length)
 
     def _on_joined(self, joined: Joined) -> None:
@@ -319,9 +325,13 @@ async def serve(config: NodeConfig) -> None:
     check_host(config, has_joined=has_joined(Path(config.state_dir) / FOLDER))
     with claim_directory(Path(config.state_dir), f"din node {config.name}") as claim:
         identity = claim.next_identity()
-        accelerator = find_accelerator(is_nvml_wanted=config.gpu_monitoring == "nvml")
+        try:
+            accelerator, found = look_for_accelerator(config)
+        except DeadlineExceeded as error:
+            accelerator = found = None
+            Log().report("accelerator_lost", reason=error.message)
         sensors = Sensors(sensor_settings(config), accelerator)
-        profile = make_profile(config, identity, accelerator, ())
+        profile = make_profile(config, identity, found, ())
         agent = Agent(config, identity, sensors, profile, open_trust(config, identity.node_id))
         loop = asyncio.get_running_loop()
         for number in stop_signals():

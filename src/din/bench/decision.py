@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from din.agent.profile import make_profile
+from din.agent.profile import look_for_accelerator, make_profile
 from din.bench.row import Effort, Row, figure, median
 from din.config import NodeConfig
 from din.domain.model import Edge, Slice
@@ -26,7 +26,6 @@ from din.placement.policy import WEIGHTED_LEAST_LOAD
 from din.placement.router import Candidate, choose_route
 from din.placement.score import TimesOf, choose_node
 from din.placement.table import FleetTable
-from din.system.accelerators import find_accelerator
 from din.system.identity import claim_directory
 from din.wire.registration import REGISTRATION_BYTES_MAX, encode_registration
 
@@ -115,7 +114,8 @@ def registrations(effort: Effort) -> Iterator[Row]:
         with claim_directory(Path(folder), "din bench") as claim:
             identity = claim.next_identity()
         config = NodeConfig(name="edge-1", state_dir=folder)
-        profile = make_profile(config, identity, find_accelerator(), TYPICAL_ADDRESSES)
+        _, accelerator = look_for_accelerator(config)
+        profile = make_profile(config, identity, accelerator, TYPICAL_ADDRESSES)
     how = f"{BOARD.device_type}, {BOARD.cpu_model}"
     size = len(encode_registration(BOARD, "default"))
     yield figure("registration body, an edge board", size, "bytes", how, at_most=220)

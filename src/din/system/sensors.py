@@ -1,9 +1,9 @@
 """Live samples for the heartbeat. `health` answers at once, whatever the sensors do.
 
 CPU and memory come from procfs, which does not block. Everything that may block in the kernel or in
-a vendor's tool (temperature, power, accelerator) is read by a thread of its own; a read that takes
-too long only makes its value "not measured" and is tried less often. A value out of range is
-counted and replaced by the last good one, for a short while.
+a vendor's tool (temperature, power, accelerator) is looked for and read by a thread of its own; a
+read that takes too long only makes its value "not measured" and is tried less often. A value out of
+range is counted and replaced by the last good one, for a short while.
 """
 
 from __future__ import annotations
@@ -62,23 +62,35 @@ class SensorSettings(Struct, frozen=True, kw_only=True):
             )
 
 
+class SensorTrouble(Struct, frozen=True):
+    """What is wrong with one sensor."""
+
+    failures: int
+    """Reads since the start that brought nothing, or something impossible."""
+    hangs_ms: int
+    """How long a read does not return; 0 = none hangs."""
+
+
 class PolledSensor(Generic[_Value]):
     """One source, read again and again by a thread; `value` never waits for it."""
 
     def __init__(
         self,
         name: str,
-        read: Callable[[], _Value | None],
+        find: Callable[[], Callable[[], _Value | None] | None],
         interval_ms: int,
         clock_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
+        """`find` looks for the source, in the thread, since a look may block as well: it answers
+        the function that reads, or None where there is nothing to read."""
         self.name = name
         self.failures = 0
         """Reads that brought nothing, or something impossible."""
-        self._read = read
+        self._find = find
         self._interval_ms = interval_ms
         self._clock_ms = clock_ms
         self._last: tuple[int, _Value] | None = None
+        self._begun_ms: int | None = None
         self._pause_ms = interval_ms
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -91,13 +103,22 @@ class PolledSensor(Generic[_Value]):
         valid_ms = max(VALID_MS_MIN, VALID_READS * self._interval_ms)
         return last[1] if self._clock_ms() - last[0] <= valid_ms else None
 
-    def poll(self) -> int:
+    def hangs_ms(self) -> int:
+        """How long the look or read under way takes already; 0 = none, or not yet too long."""
+        begun_ms = self._begun_ms
+        if begun_ms is None:
+            return 0
+        took_ms = self._clock_ms() - begun_ms
+        return took_ms if took_ms > VALID_MS_MIN else 0
+
+    def poll(self, read: Callable[[], _Value | None]) -> int:
         """Read once; answers the pause before the next read in ms."""
-        begun_ms = self._clock_ms()
+        begun_ms = self._begun_ms = self._clock_ms()
         try:
-            found = self._read()
+            found = read()
         except (OSError, ValueError, RuntimeError):
             found = None
+        self._begun_ms = None
         now_ms = self._clock_ms()
         if found is None:
             self.failures += 1
@@ -121,8 +142,11 @@ class PolledSensor(Generic[_Value]):
             self._thread.join(wait_ms / 1000)
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._stopping.wait(self.poll() / 1000)
+        self._begun_ms = self._clock_ms()
+        read = self._find()
+        self._begun_ms = None
+        while read is not None and not self._stopping.is_set():
+            self._stopping.wait(self.poll(read) / 1000)
 
 
 class Sensors:
@@ -138,22 +162,17 @@ class Sensors:
         self._memory_files = _memory_files(root)
         self._has_cpu_base = False
         interval_ms = settings.poll_interval_ms
-        path = settings.temperature_path or find_temperature(root)
+        path = settings.temperature_path
         self._temperature = (
             None
-            if path is None or settings.is_temperature_disabled
-            else PolledSensor("temperature", lambda: read_temperature(path), interval_ms)
+            if settings.is_temperature_disabled
+            else PolledSensor("temperature", lambda: _temperature_reader(root, path), interval_ms)
         )
-        power_path = find_power(root)
-        self._power = (
-            None
-            if power_path is None
-            else PolledSensor("power", lambda: read_power(power_path), interval_ms)
-        )
+        self._power = PolledSensor("power", lambda: _power_reader(root), interval_ms)
         self._accelerator = (
             None
             if accelerator is None
-            else PolledSensor("accelerator", accelerator.sample, interval_ms)
+            else PolledSensor("accelerator", lambda: accelerator.sample, interval_ms)
         )
 
     def start(self) -> None:
@@ -168,9 +187,12 @@ class Sensors:
         for sensor in self._polled():
             sensor.stop()
 
-    def failures(self) -> dict[str, int]:
-        """Reads that brought nothing usable, by sensor."""
-        return {each.name: each.failures for each in self._polled()}
+    def troubles(self) -> dict[str, SensorTrouble]:
+        """Sensors that failed, or whose read does not return, by name."""
+        found = {
+            each.name: SensorTrouble(each.failures, each.hangs_ms()) for each in self._polled()
+        }
+        return {name: each for name, each in found.items() if each.failures or each.hangs_ms}
 
     def health(self, queue_length: int) -> NodeHealth:
         """The newest sample; what is not measured is None."""
@@ -226,6 +248,16 @@ def _memory_files(root: Path) -> tuple[tuple[int, Path], ...]:
             if read_number(folder / limit_name) == limit:
                 return ((limit, folder / used_name),)
     return ()
+
+
+def _temperature_reader(root: Path, named: Path | None) -> Callable[[], float | None] | None:
+    path = named or find_temperature(root)
+    return None if path is None else lambda: read_temperature(path)
+
+
+def _power_reader(root: Path) -> Callable[[], float | None] | None:
+    path = find_power(root)
+    return None if path is None else lambda: read_power(path)
 
 
 def find_temperature(root: Path) -> Path | None:
