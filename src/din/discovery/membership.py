@@ -106,6 +106,11 @@ class Membership:
         found = self._members.get(node_id)
         return None if found is None else found.shown()
 
+    def name(self, node_id: NodeId) -> str | None:
+        """What a node calls itself, or None."""
+        found = self._members.get(node_id)
+        return None if found is None else found.profile.name
+
     def next_wakeup_ms(self) -> int | None:
         """When to call `handle(now, Woke())` at the latest; None = nothing to wait for."""
         return self._timers.next_ms()

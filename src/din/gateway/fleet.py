@@ -210,8 +210,7 @@ class Fleet:
 
     def name_of(self, node_id: str) -> str:
         """A node's name, or its id when it is unknown."""
-        member = self._membership.member(NodeId(node_id))
-        return member.profile.name if member is not None else node_id
+        return self._membership.name(NodeId(node_id)) or node_id
 
     def health_of(self, node_id: NodeId) -> float | None:
         """Health score of a routable node, else None."""

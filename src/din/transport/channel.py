@@ -26,7 +26,7 @@ import msgspec
 from din.domain.tensor import TensorMeta
 from din.errors import Busy, DinError, ExecutionFailed, Internal, TooLarge, error_of_code
 from din.execution.allocator import Allocator, Slot
-from din.transport.outputs import NOTHING, Range, Sound, check_apart, check_wanted, sound_of
+from din.transport.outputs import Range, Sound, check_apart, check_wanted, sound_of
 from din.wire.worker import (
     MESSAGE_BYTES_MAX,
     Abort,
@@ -50,6 +50,7 @@ PENDING_MAX: Final = 64
 MESSAGE_CHARACTERS_MAX: Final = 2000
 RELEASE_DELAY_S: Final = 0.01
 UNSENT_RELEASES_MAX: Final = 8
+SOUND_KEPT_MAX: Final = 64
 ABORT_TIMEOUT_S: Final = 5.0
 """More than the time after which a healthy worker gives itself up."""
 WORKER_DIED: Final = "the worker died"
@@ -145,8 +146,8 @@ class WorkerChannel:
         self._on_closed = on_closed
         self._allocator = Allocator(layout.input_bytes)
         self._asked: dict[int, _Asked] = {}
-        self._sound = (NOTHING, NOTHING)
-        """Outputs of the last runs that were found right."""
+        self._sound: dict[tuple[Placed, ...], Sound] = {}
+        """Outputs that were found right: the same few places come again all the time."""
         self._output_ranges: dict[int, list[Range]] = {}
         self._pending: deque[bytes] = deque()
         self._unsent_releases: list[int] = []
@@ -286,13 +287,13 @@ class WorkerChannel:
         asked.done(OutputSet(message, sound.metas, views, partial(self._release, message.ticket)))
 
     def _sound_of(self, outputs: tuple[Placed, ...]) -> Sound:
-        """Checked once while the same come again: a worker with two requests uses two places in
-        turn. Raises Internal."""
-        for sound in self._sound:
-            if sound.outputs == outputs:
-                return sound
-        sound = sound_of(outputs, self._layout)
-        self._sound = (sound, self._sound[0])
+        """What is known, or found now, of outputs by themselves. Raises Internal."""
+        sound = self._sound.get(outputs)
+        if sound is None:
+            sound = sound_of(outputs, self._layout)
+            if len(self._sound) >= SOUND_KEPT_MAX:
+                del self._sound[next(iter(self._sound))]
+            self._sound[outputs] = sound
         return sound
 
     def _check_overlap(self, ranges: Sequence[Range]) -> None:
@@ -307,12 +308,19 @@ class WorkerChannel:
         if len(self._unsent_releases) >= UNSENT_RELEASES_MAX:
             self._send_releases()
         elif not self._is_release_timed:
-            self._is_release_timed = True
-            self._loop.call_later(RELEASE_DELAY_S, self._on_release_time)
+            self._time_releases()
 
-    def _on_release_time(self) -> None:
+    def _time_releases(self) -> None:
+        self._is_release_timed = True
+        self._loop.call_later(RELEASE_DELAY_S, self._on_release_time, self._counter)
+
+    def _on_release_time(self, orders_before: int) -> None:
         self._is_release_timed = False
-        if self.is_open:
+        if not self.is_open or not self._unsent_releases:
+            return
+        if self._counter != orders_before:
+            self._time_releases()  # orders come and go and take them along
+        else:
             self._send_releases()
 
     def _send_releases(self) -> None:

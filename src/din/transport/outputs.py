@@ -26,14 +26,10 @@ Range = tuple[int, int]
 class Sound(NamedTuple):
     """Outputs that are well formed, inside the output region, and apart from each other."""
 
-    outputs: tuple[Placed, ...]
     metas: tuple[TensorMeta, ...]
     places: list[Range]
     ranges: list[Range]
     """The places of those that are not empty."""
-
-
-NOTHING: Final = Sound((), (), [], [])
 
 
 def sound_of(outputs: tuple[Placed, ...], layout: ArenaLayout) -> Sound:
@@ -43,7 +39,7 @@ def sound_of(outputs: tuple[Placed, ...], layout: ArenaLayout) -> Sound:
     places = [_place_of(placed, layout) for placed in outputs]
     ranges = [each for each in places if each[0] < each[1]]
     check_apart(sorted(ranges))
-    return Sound(outputs, metas, places, ranges)
+    return Sound(metas, places, ranges)
 
 
 def _place_of(placed: Placed, layout: ArenaLayout) -> Range:
