@@ -54,3 +54,14 @@ def test_a_certificate_binds_the_key_of_the_request_to_the_name(tmp_path: Path) 
 def test_a_broken_request_is_named(junk: bytes) -> None:
     with pytest.raises(UsageError, match="signing request"):
         public_key_of_request(junk)
+
+
+def test_hosts_are_named_beside_the_machine(tmp_path: Path) -> None:
+    authority = open_authority(tmp_path, "plant", NOW)
+    key = public_key_of_request(signing_request(new_key_pem()))
+    hosts = ("10.99.0.1", "fd00::1", "gateway-7")
+    found = x509.load_pem_x509_certificate(authority.issue(key, NODE, NOW, hosts=hosts))
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.UniformResourceIdentifier) == [NODE.uri]
+    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == list(hosts[:2])
+    assert names.get_values_for_type(x509.DNSName) == ["gateway-7"]

@@ -27,7 +27,7 @@ from din.api.turns import Turns
 from din.artifacts.files import ArtifactFolder
 from din.bootstrap.access import Access, open_access
 from din.bootstrap.log import Log
-from din.bootstrap.reach import Reach
+from din.bootstrap.reach import CertifiedHosts, Reach
 from din.config import GatewayConfig, is_loopback, received_config
 from din.discovery.membership import Membership
 from din.discovery.schedule import BeatSchedule
@@ -218,7 +218,8 @@ def _secured(
         return None, None
     from din.bootstrap.trust import open_trust  # 9 MiB that a gateway without TLS does not need
 
-    trust = open_trust(state, config.cluster, identity.node_id, log)
+    hosts = CertifiedHosts(config.host)
+    trust = open_trust(state, config.cluster, identity.node_id, hosts, log)
     context = trust.context()
     keeping = asyncio.get_running_loop().create_task(trust.keep_fresh())
     stack.callback(keeping.cancel)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Final
 
-from din.config import GatewayConfig, is_loopback
+from din.config import GatewayConfig
 from din.discovery.admission import Terms
 from din.discovery.schedule import BeatSchedule
 from din.system.identity import Identity
@@ -17,6 +18,21 @@ from din.wire.registration import ADDRESS_COUNT_MAX
 UNIX_PATH_BYTES_MAX: Final = 100
 """The kernel allows 107; some room for a suffix."""
 URLS_MAX: Final = 8
+
+
+class CertifiedHosts:
+    """What the gateway's certificate says it is reached by; looked up anew at each call."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._watch = AddressWatch()
+
+    def __call__(self) -> tuple[str, ...]:
+        """Addresses, `localhost` and this machine's name."""
+        self._watch.look()
+        addresses = bound_addresses(self._host, self._watch.current)
+        names = (each for each in ("localhost", os.uname().nodename) if each.isascii())
+        return tuple(dict.fromkeys((*addresses, "127.0.0.1", *filter(None, names))))
 
 
 class Reach:
@@ -58,9 +74,9 @@ class Reach:
 
     def artifact_url(self, host: str, *, is_joined: bool) -> str:
         """Where artifacts are for a node that has us at this address (empty = on this host), with
-        a certificate or without."""
-        is_here = not host or is_loopback(host)
-        if is_joined and self.tls_port and not is_here:
+        a certificate or without. One that has joined may share our files and not our loopback."""
+        if is_joined and self.tls_port:
+            host = host or self._hosts(self._config.host)[0]
             return f"https://{_shown(host)}:{self.tls_port}/api/v1/artifacts/"
         shown = _shown(host or self._hosts(self._config.plain_host)[0])
         return f"http://{shown}:{self.port}/api/v1/artifacts/"

@@ -27,12 +27,20 @@ class GatewayTrust:
     """Authority, certificate and contexts of one gateway. Each start takes a new certificate."""
 
     def __init__(
-        self, authority: Authority, folder: Path, name: PeerName, report: Callable[..., None]
+        self,
+        authority: Authority,
+        folder: Path,
+        name: PeerName,
+        hosts: Callable[[], tuple[str, ...]],
+        report: Callable[..., None],
     ) -> None:
-        """Raises Denied or Unavailable when the files cannot be used."""
+        """`hosts` are what the gateway is reached by. Raises Denied or Unavailable when the files
+        cannot be used."""
         self.authority = authority
         self.files = files_in(folder, "gateway")
         self.name = name
+        self._hosts = hosts
+        self._named_hosts: tuple[str, ...] = ()
         self._report = report
         self._contexts: list[ssl.SSLContext] = []
         self._began_ms = 0
@@ -48,16 +56,19 @@ class GatewayTrust:
         return made
 
     def refresh(self, now_ms: int) -> bool:
-        """Take a new certificate at two thirds of the old one's life, or when the clock went back
-        before its beginning. Raises DinError when it cannot be written."""
-        if self._began_ms <= now_ms < self._began_ms + RENEWED_AFTER_MS:
+        """Take a new certificate at two thirds of the old one's life, when the clock went back
+        before its beginning, or when this machine's addresses changed. Raises DinError when it
+        cannot be written."""
+        hosts = self._hosts()
+        is_young = self._began_ms <= now_ms < self._began_ms + RENEWED_AFTER_MS
+        if is_young and hosts == self._named_hosts:
             return False
         now = datetime.fromtimestamp(now_ms / 1000, UTC)
-        certificate = self.authority.issue(self._key.public_key(), self.name, now)
+        certificate = self.authority.issue(self._key.public_key(), self.name, now, hosts=hosts)
         write_atomically(self.files.certificate, certificate)
         for context in self._contexts:
             take_new_certificate(context, self.files)
-        self._began_ms = now_ms
+        self._began_ms, self._named_hosts = now_ms, hosts
         self._report("certificate taken", name=self.name.uri, ends=str(now + CERTIFICATE_LIFE))
         return True
 
@@ -72,12 +83,17 @@ class GatewayTrust:
 
 
 def open_trust(
-    state: Path, cluster: str, gateway_id: str, report: Callable[..., None]
+    state: Path,
+    cluster: str,
+    gateway_id: str,
+    hosts: Callable[[], tuple[str, ...]],
+    report: Callable[..., None],
 ) -> GatewayTrust:
     """The trust of this state directory, made at the first call. Raises Denied or Unavailable."""
     folder = state / FOLDER
     now_ms = wall_clock_ms()
     authority = open_authority(folder, cluster, datetime.fromtimestamp(now_ms / 1000, UTC))
-    trust = GatewayTrust(authority, folder, PeerName(cluster, "gateway", gateway_id), report)
+    name = PeerName(cluster, "gateway", gateway_id)
+    trust = GatewayTrust(authority, folder, name, hosts, report)
     trust.refresh(now_ms)
     return trust

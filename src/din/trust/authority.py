@@ -6,7 +6,9 @@ It knows nothing of tokens, of who may join or of what was revoked: whoever call
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
@@ -43,8 +45,11 @@ class Authority:
         name: PeerName,
         now: datetime,
         life: timedelta = CERTIFICATE_LIFE,
+        hosts: Sequence[str] = (),
     ) -> bytes:
-        """A certificate that binds this key to this name until `now + life`, PEM."""
+        """A certificate that binds this key to this name until `now + life`, PEM. `hosts` are
+        addresses and host names for programs that look for those, as curl does; DIN does not."""
+        names = [x509.UniformResourceIdentifier(name.uri), *(_host(each) for each in hosts)]
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
         certificate = (
             x509.CertificateBuilder()
@@ -57,10 +62,7 @@ class Authority:
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(is_authority=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-            .add_extension(
-                x509.SubjectAlternativeName([x509.UniformResourceIdentifier(name.uri)]),
-                critical=False,
-            )
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
                 critical=False,
@@ -137,6 +139,13 @@ def _self_signed(key: ec.EllipticCurvePrivateKey, cluster: str, now: datetime) -
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
+
+
+def _host(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(text))
+    except ValueError:
+        return x509.DNSName(text)
 
 
 def _named(text: str) -> x509.Name:
