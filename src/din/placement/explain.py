@@ -15,7 +15,7 @@ from din.placement.capability import Flags, Wish, trust_wish, wish_of
 from din.placement.constraints import device_type_differences as differences
 from din.placement.constraints import may_take, nearest_device_type, passes, reject
 from din.placement.policy import Constraint, Policy
-from din.placement.score import TimesOf, load_factor, times_ms
+from din.placement.score import Outlook
 from din.placement.table import FleetTable, Rows, table_of
 
 REJECTIONS_MAX: Final = 10_000
@@ -29,13 +29,14 @@ def explain(
     *,
     chosen: Collection[NodeId] = (),
     excluded: Collection[NodeId] = (),
-    times: TimesOf | None = None,
+    outlook: Outlook | None = None,
 ) -> tuple[Rejection, ...]:
     """One rejection for each constraint that a node fails; for a node that fails none and was not
     chosen, one that shows its score. At most REJECTIONS_MAX."""
     table = table_of(fleet)
+    outlook = outlook or Outlook(table, policy, None)
     found: list[Rejection] = []
-    for make, rows in _failures(_Question(part, table, policy, chosen, excluded, times)):
+    for make, rows in _failures(_Question(part, table, policy, chosen, excluded, outlook)):
         found.extend(make(row) for row in rows.tolist()[: REJECTIONS_MAX - len(found)])
     return tuple(found)
 
@@ -47,15 +48,16 @@ def rejection_counts(
     *,
     chosen: Mapping[int, Collection[NodeId]] | None = None,
     excluded: Collection[NodeId] = (),
-    times: TimesOf | None = None,
+    outlook: Outlook | None = None,
 ) -> tuple[RejectionCount, ...]:
     """Rejections of all slices, counted by constraint with a few examples each."""
     table = table_of(fleet)
+    outlook = outlook or Outlook(table, policy, None)
     counts: dict[str, int] = {}
     examples: dict[str, list[Rejection]] = {}
     for part in slices:
         held = (chosen or {}).get(part.index, ())
-        for make, rows in _failures(_Question(part, table, policy, held, excluded, times)):
+        for make, rows in _failures(_Question(part, table, policy, held, excluded, outlook)):
             if not len(rows):
                 continue
             first = make(int(rows[0]))
@@ -100,7 +102,7 @@ class _Question(NamedTuple):
     policy: Policy
     chosen: Collection[NodeId]
     excluded: Collection[NodeId]
-    times: TimesOf | None
+    outlook: Outlook
 
 
 _Finding = tuple[Callable[[int], Rejection], Rows]
@@ -108,7 +110,7 @@ _Finding = tuple[Callable[[int], Rejection], Rows]
 
 def _failures(question: _Question) -> list[_Finding]:
     """For each constraint how to say it, and the rows that fail it."""
-    part, table, policy, chosen, excluded, _ = question
+    part, table, policy, chosen, excluded, outlook = question
     used = np.zeros(table.size, dtype=np.bool_)
     used[table.rows()] = True
     used &= ~_flags_of(table, chosen)
@@ -125,7 +127,7 @@ def _failures(question: _Question) -> list[_Finding]:
             fine &= ~failed
     worse = np.flatnonzero(fine)
     if len(worse) and chosen:
-        found.append((_outscored(question), worse))
+        found.append((_outscored(part, table, chosen, outlook), worse))
     return found
 
 
@@ -144,25 +146,14 @@ def _left_out(part: Slice, table: FleetTable) -> Callable[[int], Rejection]:
     )
 
 
-def _outscored(question: _Question) -> Callable[[int], Rejection]:
-    part, table, policy, chosen, _, times = question
-    rows = table.rows()
-    # All rows at once: a node without a measurement takes the mean of the others.
-    scores = dict(
-        zip(
-            rows.tolist(),
-            times_ms(table, rows, part, times) * load_factor(table, policy)[rows],
-            strict=True,
-        )
-    )
-
-    def score(row: int) -> float:
-        return float(scores[row])
-
-    best = min((score(table.row(each)) for each in chosen if each in table), default=0.0)
+def _outscored(
+    part: Slice, table: FleetTable, chosen: Collection[NodeId], outlook: Outlook
+) -> Callable[[int], Rejection]:
+    held = [table.row(each) for each in chosen if each in table]
+    best = min((outlook.score(part, row) for row in held), default=0.0)
 
     def make(row: int) -> Rejection:
-        mine = score(row)
+        mine = outlook.score(part, row)
         detail = "" if mine > best else "as good by itself, worse for the plan as a whole"
         return Rejection(
             slice_index=part.index,

@@ -18,7 +18,7 @@ from din.placement.explain import cannot_place, explain, rejection_counts
 from din.placement.layout import LINK_GUESS, LinkGuess, crossings
 from din.placement.policy import WEIGHTED_LEAST_LOAD, Policy
 from din.placement.problem import Assigned, Task, Unplaced, assign, assign_what_fits
-from din.placement.score import TimesOf
+from din.placement.score import Outlook, TimesOf
 from din.placement.table import FleetTable, table_of
 
 if TYPE_CHECKING:
@@ -52,13 +52,14 @@ def plan_deployment(
     gets another home beside it where one can take it. First placements come first. `is_explained`
     adds the full list of rejections. Raises CannotPlace with the reasons grouped.
     """
+    table = table_of(fleet)
     task = Task(
         slices=tuple(slices),
         edges=tuple(edges),
-        table=table_of(fleet),
+        table=table,
         policy=policy,
         random=random,
-        times=times,
+        outlook=Outlook(table, policy, times),
         links=links,
         excluded=frozenset(excluded),
         leaving=frozenset(leaving),
@@ -110,7 +111,7 @@ def plan_replicas(
         table=table,
         policy=policy,
         random=random,
-        times=times,
+        outlook=Outlook(table, policy, times),
         links=links,
         excluded=frozenset(excluded),
     )
@@ -172,7 +173,7 @@ def _all_rejections(task: Task, chosen: Mapping[int, Collection[NodeId]]) -> tup
             task.policy,
             chosen=chosen[part.index],
             excluded=task.excluded,
-            times=task.times,
+            outlook=task.outlook,
         )
     )
 
@@ -184,7 +185,7 @@ def _counts(task: Task, chosen: Mapping[int, Collection[NodeId]]) -> tuple[Rejec
         task.policy,
         chosen=chosen,
         excluded=task.excluded,
-        times=task.times,
+        outlook=task.outlook,
     )
 
 

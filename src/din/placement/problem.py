@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from din.domain.model import Edge, Slice
@@ -16,7 +15,7 @@ from din.placement.capability import Flags
 from din.placement.constraints import may_take
 from din.placement.layout import LinkGuess, Unit, penalties_of, units_of
 from din.placement.policy import Policy
-from din.placement.score import TimesOf, load_factor, temperature_steps, times_ms
+from din.placement.score import Outlook, temperature_steps
 from din.placement.solver import Matrix, Problem, Solution, solve
 from din.placement.table import FleetTable, Rows
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 CANDIDATES_MAX: Final = 256
 _NEAR: Final = 1e-9
-_NOTHING: Final[npt.NDArray[np.float32]] = np.zeros(0, dtype=np.float32)
+_NOTHING: Final[Matrix] = np.zeros(0)
 
 
 class Unplaced(Exception):
@@ -53,23 +52,16 @@ class Task(Struct, kw_only=True):
     table: FleetTable
     policy: Policy
     random: Random
-    times: TimesOf | None
+    outlook: Outlook
     links: LinkGuess
     excluded: frozenset[NodeId]
     leaving: frozenset[NodeId] = frozenset()
     """They keep what they have and get nothing."""
-    factor: npt.NDArray[np.float32] = _NOTHING
-    """Load factor by row, as it was when the task began."""
-    room: Matrix = _NOTHING.astype(np.float64)
+    room: Matrix = _NOTHING
     """What is left as placements of this task are made."""
 
     def __post_init__(self) -> None:
-        self.factor = load_factor(self.table, self.policy)
         self.room = self.table.memory_mib_room[: self.table.size].astype(np.float64)
-
-    def expected_ms(self, part: Slice, node_id: NodeId) -> float | None:
-        """The measured time, or None."""
-        return None if self.times is None else self.times(part.slice_id, node_id)
 
     def placement(self, part: Slice, node_id: NodeId, reason: str) -> Placement:
         """One slice on one node."""
@@ -79,7 +71,7 @@ class Task(Struct, kw_only=True):
             node_id=node_id,
             node=self.table.name(self.table.row(node_id)),
             reason=reason,
-            expected_ms=self.expected_ms(part, node_id),
+            expected_ms=self.outlook.measured_ms(part, node_id),
             memory_mib=part.memory_mib,
         )
 
@@ -181,8 +173,8 @@ def _costs(task: Task, units: Sequence[Unit], allowed: Sequence[Flags]) -> tuple
     for number, unit in enumerate(units):
         total = np.zeros(len(rows))
         for part in unit:
-            total += times_ms(task.table, rows, part, task.times)
-        cost[number] = np.where(allowed[number][rows], total * task.factor[rows], np.inf)
+            total += task.outlook.times_ms(part, rows)
+        cost[number] = np.where(allowed[number][rows], total * task.outlook.factor[rows], np.inf)
     return rows, cost
 
 
@@ -191,10 +183,10 @@ def _most_promising(task: Task, allowed: Sequence[Flags], rows: Rows) -> Rows:
     take the most units."""
     share = CANDIDATES_MAX // (len(allowed) + 1)
     takes = np.sum([flags[rows] for flags in allowed], axis=0)
-    groups = [rows[np.lexsort((task.factor[rows], -takes))[:share]]]
+    groups = [rows[np.lexsort((task.outlook.factor[rows], -takes))[:share]]]
     for flags in allowed:
         own = np.flatnonzero(flags)
-        groups.append(own[np.argsort(task.factor[own], kind="stable")[:share]])
+        groups.append(own[np.argsort(task.outlook.factor[own], kind="stable")[:share]])
     return np.unique(np.concatenate(groups))
 
 
@@ -270,10 +262,10 @@ def _reason(task: Task, solved: _Solved, number: int) -> str:
 
 def _why_cheapest(task: Task, rows: Rows, mine: int) -> str:
     """The load decided, unless another has less or all have the same: then it is the speed."""
-    factors = task.factor[rows]
-    lowest = float(factors.min())
-    is_load_alike = float(factors.max()) - lowest <= _NEAR
-    return "fastest" if is_load_alike or float(task.factor[mine]) > lowest else "lowest_load"
+    factor = task.outlook.factor
+    lowest = float(factor[rows].min())
+    is_load_alike = float(factor[rows].max()) - lowest <= _NEAR
+    return "fastest" if is_load_alike or float(factor[mine]) > lowest else "lowest_load"
 
 
 def _why_among_equals(task: Task, rows: Rows, mine: int) -> str:

@@ -55,16 +55,35 @@ def prior_ms(part: Slice) -> float:
     return max(part.flops / FLOPS_PER_MS_PRIOR, PRIOR_MS_MIN)
 
 
-def times_ms(table: FleetTable, rows: Rows, part: Slice, times: TimesOf | None) -> Scores:
-    """Per row the measured time, or the mean of the measured, or the prior."""
-    if times is None:
-        return np.full(len(rows), prior_ms(part))
-    measured = [times(part.slice_id, table.node_id(row)) for row in rows.tolist()]
-    known = [each for each in measured if each is not None]
-    if not known:
-        return np.full(len(rows), prior_ms(part))
-    fallback = sum(known) / len(known)
-    return np.array([fallback if each is None else each for each in measured])
+class Outlook:
+    """What slices cost on the nodes of a table as it is now; each is asked for once a plan."""
+
+    def __init__(self, table: FleetTable, policy: Policy, times: TimesOf | None) -> None:
+        self.factor: Final = load_factor(table, policy)
+        """By row."""
+        self._table = table
+        self._times = times
+        self._elsewhere_ms: dict[str, float] = {}
+        """By slice id: what stands for the time on a node without a measurement."""
+
+    def measured_ms(self, part: Slice, node_id: NodeId) -> float | None:
+        """What it took there, or None."""
+        return None if self._times is None else self._times(part.slice_id, node_id)
+
+    def times_ms(self, part: Slice, rows: Rows) -> Scores:
+        """Per row the measured time, or the mean of the measured, or the prior."""
+        measured = [self.measured_ms(part, each) for each in self._table.node_ids(rows)]
+        known = [each for each in measured if each is not None]
+        elsewhere_ms = sum(known) / len(known) if known else prior_ms(part)
+        self._elsewhere_ms[part.slice_id] = elsewhere_ms
+        return np.array([elsewhere_ms if each is None else each for each in measured])
+
+    def score(self, part: Slice, row: int) -> float:
+        """Of one slice on one node, by the same times as `times_ms` if that was asked before."""
+        time_ms = self.measured_ms(part, self._table.node_id(row))
+        if time_ms is None:
+            time_ms = self._elsewhere_ms.get(part.slice_id, prior_ms(part))
+        return time_ms * float(self.factor[row])
 
 
 def choose_node(table: FleetTable, part: Slice, policy: Policy, random: Random) -> NodeId | None:

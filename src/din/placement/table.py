@@ -102,6 +102,12 @@ class FleetTable:
         """The id of the node in a row that is in use."""
         return self._stored(row).profile.node_id
 
+    def node_ids(self, rows: Rows) -> list[NodeId]:
+        """The ids of the nodes in rows that are in use."""
+        nodes = self._nodes
+        found = [nodes[row] for row in rows.tolist()]
+        return [each.profile.node_id for each in found if each is not None]
+
     def name(self, row: int) -> str:
         """The name of the node in a row that is in use."""
         return self._stored(row).profile.name
