@@ -150,6 +150,21 @@ def test_a_node_is_named_after_its_host(host: str, name: str) -> None:
     assert default_node_name(host) == name
 
 
+def test_one_interface_or_several_are_a_list(tmp_path: Path) -> None:
+    """T01: in a file, one word or a list; in the environment, between commas."""
+    home = {"HOME": str(tmp_path)}
+    path = tmp_path / ".config/din/config.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text("interfaces_allowed: eth*\nnode:\n  interfaces_denied: [eth1, wwan*]\n")
+    node = build(NodeConfig, collect("node", {}, home).values)
+    assert node.interfaces_allowed == ("eth*",)
+    assert node.interfaces_denied == ("eth1", "wwan*")
+    gateway = build(GatewayConfig, collect("gateway", {}, home).values)
+    assert (gateway.interfaces_allowed, gateway.interfaces_denied) == (("eth*",), ())
+    told = collect("node", {}, {**home, "DIN_INTERFACES_ALLOWED": "wlan0,eth*"})
+    assert build(NodeConfig, told.values).interfaces_allowed == ("wlan0", "eth*")
+
+
 def test_every_knob_has_a_meaning_what_it_allows_and_a_default_that_fits() -> None:
     for knob in knobs():
         assert knob.meaning

@@ -27,6 +27,8 @@ Text = Annotated[str, Meta(max_length=4096)]
 Cores = Annotated[float, Meta(gt=0, le=4096)]
 Count = Annotated[int, Meta(ge=0, le=4096)]
 Mebibytes = Annotated[int, Meta(ge=0, le=2**24)]
+Pattern = Annotated[str, Meta(min_length=1, max_length=64)]
+Patterns = Annotated[tuple[Pattern, ...], Meta(max_length=32)]
 NodeName = Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$")]
 Label = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
@@ -75,6 +77,13 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     node_heartbeat_jitter_ms: Annotated[
         int, Meta(ge=0, le=1_800_000, description="spread of beats; interval x 0.15")
     ] = 450
+    interfaces_allowed: Annotated[
+        Patterns,
+        Meta(description="interfaces whose addresses others are told, such as eth*, and no others"),
+    ] = ()
+    interfaces_denied: Annotated[
+        Patterns, Meta(description="interfaces whose addresses nobody is told, such as wwan*")
+    ] = ()
     policy: Annotated[
         Literal["weighted-least-load", "seed-strict", "weighted-least-load-literal"],
         Meta(
@@ -150,6 +159,13 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     insecure_network: Annotated[
         bool, Meta(description="allow plain text off loopback, without any authentication")
     ] = False
+    interfaces_allowed: Annotated[
+        Patterns,
+        Meta(description="interfaces whose addresses others are told, such as eth*, and no others"),
+    ] = ()
+    interfaces_denied: Annotated[
+        Patterns, Meta(description="interfaces whose addresses nobody is told, such as wwan*")
+    ] = ()
     cpu_cores: Annotated[
         Cores | None, Meta(description="cores to offer; null = affinity or quota, the smaller")
     ] = None
@@ -199,6 +215,8 @@ SECTIONS: Final[dict[Section, type[Config | ClientConfig]]] = {
     "node": NodeConfig,
     "client": ClientConfig,
 }
+LISTS: Final = ("gateway", "interfaces_allowed", "interfaces_denied")
+"""Keys that hold several texts; one text counts as a list of one."""
 UNITS: Final = {"ms": "ms", "mib": "MiB", "bytes": "bytes", "days": "days"}
 
 
@@ -256,7 +274,7 @@ def build(struct: type[AnyConfig], values: Mapping[str, Origin]) -> AnyConfig:
 
 
 def _plain(key: str, value: object) -> object:
-    if key == "gateway" and isinstance(value, str):
+    if key in LISTS and isinstance(value, str):
         return [value]
     return list(cast("tuple[object, ...]", value)) if isinstance(value, tuple) else value
 

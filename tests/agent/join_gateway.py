@@ -28,6 +28,7 @@ class FakeGateway:
         self.calls: list[tuple[str, str]] = []
         self.beats: list = []
         self.sessions: list[int] = []
+        self.dates: list[str] = []
         self.restart()
 
     def restart(self) -> None:
@@ -104,6 +105,8 @@ class FakeClient:
         gateway = self.network.gateways.get(self.url)
         if gateway is None:
             raise Unreachable("connection refused")
+        if "Date" in (headers or {}):
+            gateway.dates.append(headers["Date"])
         status, answer = gateway.answer(method, path, body)
         return status, {}, answer
 

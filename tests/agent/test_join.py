@@ -18,6 +18,7 @@ from din.discovery.schedule import BeatSchedule
 from din.domain.node import NodeHealth, NodeId, NodeProfile
 from din.errors import TooLarge, UsageError
 from din.flow.backoff import Backoff
+from din.system.clock import monotonic_ms
 from din.transport.find import Browsed, Found
 from din.wire.registration import Admission
 
@@ -267,6 +268,27 @@ def test_a_new_address_is_registered_under_the_same_session(tmp_path: Path) -> N
             node.profile = msgspec.structs.replace(PROFILE, addresses=moved)
             await until(lambda: node.rejoined)
             assert gateway.membership.member(NODE).profile.addresses == moved
+        assert gateway.sessions == [4, 4]
+
+    play(scenario())
+
+
+def test_a_clock_that_was_set_is_told_anew(tmp_path: Path) -> None:
+    """T12."""
+
+    async def scenario() -> None:
+        network = Network()
+        network.gateways[URL] = gateway = FakeGateway()
+        set_by_ms = 0
+        node = Node(network, tmp_path, wall_clock_ms=lambda: monotonic_ms() + set_by_ms)
+        async with running(node):
+            await until(lambda: gateway.beats)
+            set_by_ms = 1_767_225_600_000
+            await until(lambda: node.rejoined)
+            beats = len(gateway.beats)
+            await until(lambda: len(gateway.beats) > beats + 2)
+        assert node.said("clock_jumped") == [{"by_ms": set_by_ms}]
+        assert [date[12:16] for date in gateway.dates] == ["1970", "2026"]
         assert gateway.sessions == [4, 4]
 
     play(scenario())

@@ -267,7 +267,8 @@ class FakeControl:
         node = self.inspect_node(name_or_id)
         return RevokedView(node_id=node.node_id, name=node.name, is_new=True)
 
-    def register_node(self, body: bytes, peer: Peer) -> bytes:
+    def register_node(self, body: bytes, peer: Peer, sent_wall_ms: int | None) -> bytes:
+        self.sent_wall_ms = sent_wall_ms
         if body == b"clone":
             raise Conflict("node name edge-1 is taken", hint="give --name")
         return b"hello " + peer.address.encode() + b" " + body

@@ -69,6 +69,23 @@ def test_nodes_register_beat_drain_and_leave(tmp_path):
     assert world.control.deregistered == [("edge-1", 7)]
 
 
+@pytest.mark.parametrize(
+    ("date", "sent_ms"),
+    [
+        ("Thu, 01 Jan 2026 00:00:07 GMT", 1_767_225_607_000),
+        ("yesterday", None),
+        ("Thu, 99 Jan 99999999999 00:00:07 GMT", None),
+        ("", None),
+    ],
+)
+def test_a_registration_may_say_what_time_the_node_has(tmp_path, date, sent_ms):
+    """T12."""
+    asked = ("POST", "/api/v1/nodes", b"\x01tlv", {**TLV, "date": date})
+    (answer,), world = run(tmp_path, asked)
+    assert answer.status == 200
+    assert world.control.sent_wall_ms == sent_ms
+
+
 def test_models_are_registered_read_and_removed_under_any_name(tmp_path):
     """T42."""
     name = "模型/100%😀"

@@ -11,7 +11,7 @@ import pytest
 
 from din.system.network import AddressWatch
 from din.transport.announce import SERVICE_TYPE, Announcer
-from din.transport.find import browse
+from din.transport.find import browse, browse_command
 
 VECTORS = Path(__file__).parents[2] / "docs/protocol/vectors/announcement.json"
 GATEWAY = "9d8c7b6a5f4e3d2c"
@@ -101,6 +101,19 @@ def test_whatever_the_child_does_there_is_a_reason(script: str, reason: str) -> 
         found = await browse("c", 3000, (sys.executable, "-c", script))
         assert found.gateway is None
         assert reason in found.reason
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+@pytest.mark.system
+def test_a_child_that_is_given_interfaces_asks_this_host_as_well() -> None:
+    """T01."""
+
+    async def scenario() -> None:
+        mine = f"test-{secrets.token_hex(4)}"
+        async with announced(mine):
+            found = await browse(mine, 10_000, browse_command(("none*",), ("eth*",)))
+            assert found.gateway is not None, "this host is always asked"
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 

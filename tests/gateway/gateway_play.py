@@ -135,6 +135,10 @@ class FakeLink:
         self.node.link_closed(self)
 
 
+NOW_MS = 1_767_225_600_000
+"""The gateway's time of day."""
+
+
 class FakeNode:
     """One agent. `faults` says how loading a slice ends: an error, None = never, absent = well."""
 
@@ -147,6 +151,8 @@ class FakeNode:
         self.memory_mib_used = 0
         """Of others: what DIN loads comes on top."""
         self.more = more
+        self.clock_ms: int | None = None
+        """What it says the time of day is; None = nothing."""
         self.name = f"node-{number}"
         self.is_alive = False
         self.is_mute = False
@@ -192,7 +198,7 @@ class FakeNode:
         self.counter = 0
         self.is_alive, self.is_mute = True, False
         self.held.clear()
-        self._register()
+        self.register()
         self._dial()
         self._beating = self.loop.create_task(self._beat())
 
@@ -217,10 +223,12 @@ class FakeNode:
 
     # What it does.
 
-    def _register(self) -> None:
+    def register(self) -> Admission:
+        """Tell the gateway who it is."""
         body = encode_registration(self.profile(), CLUSTER)
-        answer = decode_answer(self.play.service.register_node(body, PEER))
+        answer = decode_answer(self.play.service.register_node(body, PEER, self.clock_ms))
         assert isinstance(answer, Admission), answer
+        return answer
 
     def _dial(self) -> None:
         if self.is_alive and (self.link is None or not self.link.is_open):
@@ -252,7 +260,7 @@ class FakeNode:
                     decode_heartbeat_answer(self.play.service.heartbeat(beat, PEER))
                     == "register again"
                 ):
-                    self._register()
+                    self.register()
                     self._dial()
             await asyncio.sleep(schedule.next_delay_ms(self.play.random) / 1000)
 
@@ -340,7 +348,7 @@ class GatewayPlay:
                 metrics=GatewayMetrics(),
                 clock=self.loop.clock_ms,
                 wall_clock_iso=lambda: "2026-01-01T00:00:00Z",
-                wall_clock_ms=lambda: 1_767_225_600_000,
+                wall_clock_ms=lambda: NOW_MS,
                 random=self.random,
                 report=self.reports,
                 result_bytes_max=1 << 20,

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from gateway_fakes import VirtualLoop, chain_of, finish
-from gateway_play import PEER, GatewayPlay
+from gateway_play import NOW_MS, PEER, GatewayPlay
 
 from din.errors import Conflict, NotFound, UsageError
 
@@ -76,6 +76,42 @@ def test_what_was_not_measured_is_not_shown_as_zero(run):
     run(story)
 
 
+@pytest.mark.parametrize(
+    ("ahead_s", "words"),
+    [(3600, "3600 s ahead of"), (-7200, "7200 s behind"), (59, ""), (-59, ""), (None, "")],
+)
+def test_a_clock_that_is_wrong_is_warned_of_and_changes_nothing_else(run, ahead_s, words):
+    """T12."""
+
+    async def story(play: GatewayPlay) -> None:
+        node = play.add()
+        node.clock_ms = None if ahead_s is None else NOW_MS + ahead_s * 1000
+        told = node.register().warnings
+        shown = play.service.inspect_node(node.name)
+        assert shown.warnings == told
+        assert words in " ".join(told)
+        assert bool(told) == bool(words)
+        assert shown.status == "ready"
+        node.clock_ms = NOW_MS
+        assert node.register().warnings == ()
+        assert play.service.inspect_node(node.name).warnings == ()
+
+    run(story)
+
+
+def test_a_clone_with_a_wrong_clock_is_warned_of_both(run):
+    async def story(play: GatewayPlay) -> None:
+        play.add()
+        other = play.add()
+        other.name, other.clock_ms = "node-1", NOW_MS + 3_600_000
+        name, clock = other.register().warnings
+        assert "'node-1' is taken" in name
+        assert "ahead of" in clock
+        assert play.service.inspect_node(other.node_id).warnings == (name, clock)
+
+    run(story)
+
+
 def test_the_gateway_says_who_it_is(run):
     async def story(play: GatewayPlay) -> None:
         play.add()
@@ -102,7 +138,7 @@ def test_goodbye_of_an_older_session_is_a_conflict_and_of_a_stranger_not_found(r
 def test_garbage_in_place_of_a_registration_or_beat_is_a_usage_error(run, body: bytes):
     async def story(play: GatewayPlay) -> None:
         with pytest.raises(UsageError):
-            play.service.register_node(body, PEER)
+            play.service.register_node(body, PEER, None)
         with pytest.raises(UsageError):
             play.service.heartbeat(body, PEER)
 

@@ -3,8 +3,8 @@
     find      see `search`
     register  POST /api/v1/nodes; a refusal is reported and tried again with back-off
     beat      POST /api/v1/heartbeat on one connection; random first phase, then jitter
-    again     on "register again", on a changed profile (a new address: at once), and after three
-              beats without an answer, when the search begins anew
+    again     on "register again", on a changed profile (a new address: at once), on a clock that
+              was set, and after three beats without an answer, when the search begins anew
 
 Nothing that comes over the wire ends the loop. What would never heal, a profile that does not fit
 into a registration, is raised. The clock here only paces: the gateway decides who is a member.
@@ -40,6 +40,7 @@ from din.domain.node import NodeHealth, NodeProfile
 from din.domain.views import ErrorView
 from din.errors import Conflict, DinError, Unreachable, UsageError, error_of_code
 from din.flow.backoff import Backoff
+from din.system.clock import http_date, monotonic_ms, wall_clock_ms
 from din.transport.find import browse as browse_child
 from din.wire import heartbeat, registration
 from din.wire.heartbeat import Heartbeat, HeartbeatAnswer
@@ -49,6 +50,8 @@ GOODBYE_MS: Final = 1000
 BACKOFF: Final = Backoff(base_ms=100, cap_ms=30_000)
 """Short at first: gateway and node are often started together. Half of each pause is random, so
 that a fleet does not come back as one."""
+CLOCK_JUMP_MS: Final = 30_000
+"""A clock that was set by so much is told anew: the gateway warns of those that are wrong."""
 NODES_PATH: Final = "/api/v1/nodes"
 HEARTBEAT_PATH: Final = "/api/v1/heartbeat"
 
@@ -87,6 +90,8 @@ class _Membership(Struct):
     joined: Joined
     profile: NodeProfile
     schedule: BeatSchedule
+    clock_offset_ms: int
+    """Of the time of day from the clock that only runs, when the gateway was told the time."""
     datagrams: DatagramBeats | None = None
 
 
@@ -109,6 +114,7 @@ class Joiner:
         on_rejoin: Callable[[Joined], None],
         browse: BrowseCall = browse_child,
         secure_gateways: Sequence[str] | None = None,
+        wall_clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         """`gateways` in order of preference: flag, environment, configuration. `profile` and
         `health` answer at once, from what is measured already. Raises UsageError."""
@@ -128,6 +134,7 @@ class Joiner:
         self._random = random
         self._report = report
         self._connect = connect
+        self._wall_clock_ms = wall_clock_ms
         self._on_joined = on_joined
         self._on_rejoin = on_rejoin
         self._is_stopping = False
@@ -193,7 +200,9 @@ class Joiner:
     async def _register(self, client: HttpClient, chosen: Chosen) -> _Membership:
         profile = self._profile()
         body = registration.encode_registration(profile, self._cluster)
-        headers = {"Content-Type": registration.CONTENT_TYPE}
+        date = http_date(self._wall_clock_ms())
+        headers = {"Content-Type": registration.CONTENT_TYPE, "Date": date}
+        offset_ms = self._clock_offset_ms()
         status, _, answer_body = await client.request("POST", NODES_PATH, body, headers, REQUEST_MS)
         if status != 200:
             _raise_answered(status, answer_body)
@@ -203,7 +212,8 @@ class Joiner:
         schedule = BeatSchedule(answer.heartbeat_interval_ms, answer.heartbeat_jitter_ms)
         joined = Joined(answer, chosen.url, chosen.how)
         self._tell(joined)
-        return _Membership(client, joined, profile, schedule, await self._datagrams(joined))
+        datagrams = await self._datagrams(joined)
+        return _Membership(client, joined, profile, schedule, offset_ms, datagrams)
 
     async def _datagrams(self, joined: Joined) -> DatagramBeats | None:
         """Heartbeats by datagram, where the gateway offers them and there is a way."""
@@ -245,6 +255,10 @@ class Joiner:
             if self._profile() != member.profile:
                 self._report("profile_changed")
                 return
+            jump_ms = self._clock_offset_ms() - member.clock_offset_ms
+            if abs(jump_ms) >= CLOCK_JUMP_MS:
+                self._report("clock_jumped", by_ms=jump_ms)
+                return
             try:
                 answer = await self._beat(member)
                 unanswered = 0
@@ -279,6 +293,9 @@ class Joiner:
         if status != 200:
             _raise_answered(status, answer)
         return heartbeat.decode_heartbeat_answer(answer)
+
+    def _clock_offset_ms(self) -> int:
+        return self._wall_clock_ms() - monotonic_ms()
 
     def _encoded_beat(self, profile: NodeProfile) -> bytes:
         """A sample that cannot be sent costs the sample and not the beat."""

@@ -47,9 +47,11 @@ from din.system.descriptors import raise_limit
 from din.system.identity import Identity, claim_directory
 from din.system.lines import unblock_stderr
 from din.system.memory import give_memory_back
+from din.system.network import AddressWatch
 from din.system.privacy import hide
 from din.system.sensors import Sensors
 from din.system.signals import stop_signals
+from din.transport.find import browse, browse_command
 from din.transport.http_client import HttpClient, fetch
 from din.transport.membership import FOLDER, has_joined
 from din.transport.redial import Redialler
@@ -84,7 +86,7 @@ class Agent:
         report = self._log.report
         self._sensor_news = SensorNews(sensors.troubles, report)
         self._random = Random()
-        self._addresses = OwnAddresses(config.host, self._on_addresses, report)
+        self._addresses = self._make_addresses()
         self._socket_path = socket_path(Path(config.state_dir), identity.node_id)
         node_id, session = identity.node_id, identity.session
         self._named = Named(report)
@@ -117,6 +119,10 @@ class Agent:
         self._redialler: Redialler | None = None
         self._changes: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
+
+    def _make_addresses(self) -> OwnAddresses:
+        watch = partial(AddressWatch, *interface_patterns(self._config))
+        return OwnAddresses(self._config.host, self._on_addresses, self._log.report, watch=watch)
 
     def _make_server(self) -> LinkServer:
         return LinkServer(
@@ -202,6 +208,7 @@ class Agent:
             random=self._random,
             report=self._log.report,
             connect=partial(HttpClient, tls=self._tls),
+            browse=partial(browse, command=browse_command(*interface_patterns(config))),
             on_joined=self._on_joined,
             on_rejoin=self._on_joined,
             secure_gateways=self._trust.membership.gateways if self._trust is not None else None,
@@ -296,6 +303,11 @@ class Agent:
         await self._zygote.stop()
         await asyncio.sleep(0)  # closed links tell their handler in the next turn
         self._log.report("stopped")
+
+
+def interface_patterns(config: NodeConfig) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Patterns of interfaces that are allowed, and of those that are denied."""
+    return config.interfaces_allowed, config.interfaces_denied
 
 
 def socket_path(state_dir: Path, node_id: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import unquote
 
@@ -72,7 +73,8 @@ class ControlRoutes:
                 hint=f"registrations are {REGISTRATION_TYPE}",
             )
         body = await read_body(request, REGISTRATION_BYTES_MAX, "the registration")
-        answer = self._control.register_node(body, peer_of_request(request))
+        peer = peer_of_request(request)
+        answer = self._control.register_node(body, peer, _sent_wall_ms(request))
         return Response(answer, media_type=REGISTRATION_TYPE)
 
     async def deregister(self, request: Request) -> Response:
@@ -202,6 +204,14 @@ class ControlRoutes:
             close = getattr(source, "aclose", None)
             if close is not None:
                 await close()
+
+
+def _sent_wall_ms(request: Request) -> int | None:
+    """The sender's time of day by its Date, to the second."""
+    try:
+        return int(parsedate_to_datetime(request.headers["date"]).timestamp() * 1000)
+    except (KeyError, ValueError, OverflowError):
+        return None
 
 
 def _node_of(request: Request) -> str:

@@ -45,6 +45,7 @@ from din.system.descriptors import raise_limit
 from din.system.identity import Identity, claim_directory
 from din.system.lines import unblock_stderr
 from din.system.memory import give_memory_back, resident_bytes
+from din.system.network import AddressWatch
 from din.system.privacy import hide
 from din.system.signals import stop_signals
 from din.transport.datagram import DatagramServer
@@ -347,6 +348,7 @@ async def _announced(
         http_port=reach.port,
         tls_port=reach.tls_port,
         report=log,
+        watch=AddressWatch(config.interfaces_allowed, config.interfaces_denied),
     )
 
     async def announce() -> None:

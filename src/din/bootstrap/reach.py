@@ -44,7 +44,7 @@ class Reach:
         self._identity = identity
         self.port = port
         self.tls_port = tls_port
-        self._watch = AddressWatch()
+        self._watch = AddressWatch(config.interfaces_allowed, config.interfaces_denied)
         self.url = f"http://{_shown(self._hosts(config.plain_host)[0])}:{port}"
         self.links: tuple[str, ...] = ()
 

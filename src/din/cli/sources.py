@@ -24,6 +24,7 @@ import msgspec
 from din.client.credentials import KEY_VARIABLE
 from din.config import (
     HANDOVER_VARIABLE,
+    LISTS,
     SECTIONS,
     GatewayConfig,
     NodeConfig,
@@ -183,7 +184,7 @@ def _warn(name: str, known: Iterable[str]) -> str:
 
 
 def _from_text(key: str, text: str) -> object:
-    if key == "gateway":
+    if key in LISTS:
         return [each for each in text.split(",") if each]
     if key == "labels":
         parts = (each.partition("=") for each in text.split(",") if each)

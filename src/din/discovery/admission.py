@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 
-from din.discovery.events import MembershipInstruction, NodeRegistered, RefuseNode, RenameNode
+from din.discovery.events import (
+    MembershipInstruction,
+    NodeRegistered,
+    RefuseNode,
+    RenameNode,
+    WarnOfNode,
+)
 from din.discovery.membership import Membership
 from din.domain.node import NodeProfile
 from din.wire.registration import (
@@ -18,6 +26,9 @@ from din.wire.registration import (
     negotiate,
 )
 
+SKEW_MS_WARN: Final = 60_000
+"""Nothing here depends on a node's clock, but people read its log next to others."""
+
 
 class Terms(Struct, frozen=True, kw_only=True):
     """What the gateway tells every node that it admits."""
@@ -30,9 +41,14 @@ class Terms(Struct, frozen=True, kw_only=True):
 
 
 def admit(
-    membership: Membership, now_ms: int, registration: Registration, terms: Terms
+    membership: Membership,
+    now_ms: int,
+    registration: Registration,
+    terms: Terms,
+    skew_ms: int | None = None,
 ) -> tuple[RegistrationAnswer, tuple[MembershipInstruction, ...]]:
-    """Answer a registration; the instructions are to be carried out before the answer is sent."""
+    """Answer a registration; the instructions are to be carried out before the answer is sent.
+    `skew_ms` is how far the node's clock is ahead of ours, where it said what time it has."""
     profile = registration.profile
     version = negotiate(terms.protocol_versions, profile.protocol_versions)
     if registration.cluster != terms.cluster:
@@ -44,8 +60,10 @@ def admit(
         if isinstance(order, RefuseNode):
             return _refusal(order.reason, order.hint, terms), orders
     member = membership.member(profile.node_id)
-    renamed = tuple(order.warning for order in orders if isinstance(order, RenameNode))
-    warnings = tuple(_cut(each) for each in (*renamed, *terms.warnings))
+    if skew_ms is not None and abs(skew_ms) >= SKEW_MS_WARN:
+        orders = (*orders, WarnOfNode(profile.node_id, _skew_warning(skew_ms)))
+    own = tuple(each.warning for each in orders if isinstance(each, RenameNode | WarnOfNode))
+    warnings = tuple(_cut(each) for each in (*own, *terms.warnings))
     answer = Admission(
         name=member.profile.name if member else profile.name,
         gateway_id=terms.gateway_id,
@@ -56,6 +74,12 @@ def admit(
         warnings=warnings[:WARNING_COUNT_MAX],
     )
     return answer, orders
+
+
+def _skew_warning(skew_ms: int) -> str:
+    way = "ahead of" if skew_ms > 0 else "behind"
+    seconds = abs(skew_ms) // 1000
+    return f"its clock is {seconds} s {way} the gateway's; run there: timedatectl set-ntp true"
 
 
 def _wrong_cluster(registration: Registration, terms: Terms) -> Refusal:

@@ -146,6 +146,13 @@ class RenameNode(Struct, frozen=True):
     warning: str
 
 
+class WarnOfNode(Struct, frozen=True):
+    """Tell people and the node what is odd about it."""
+
+    node_id: NodeId
+    warning: str
+
+
 class RefuseNode(Struct, frozen=True):
     """Answer this registration with a refusal."""
 
@@ -183,6 +190,7 @@ MembershipInstruction = (
     | PublishForgotten
     | EvictSession
     | RenameNode
+    | WarnOfNode
     | RefuseNode
     | RecordHealth
     | RecordScore

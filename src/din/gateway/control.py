@@ -212,15 +212,18 @@ class GatewayService:
         gateway.deployer.look()
         return self.inspect_node(profile.node_id)
 
-    def register_node(self, body: bytes, peer: Peer) -> bytes:
+    def register_node(self, body: bytes, peer: Peer, sent_wall_ms: int | None) -> bytes:
         """See ControlService."""
         fleet = self._gateway.fleet
         registration = decode_registration(body)
         node_id, session = registration.profile.node_id, registration.profile.session
         is_new = not fleet.is_known(node_id)
         roll, labels = self._gateway.roll, self._gateway.labels
+        now_ms = self._gateway.effects.wall_clock_ms()
         answer = fleet.register(
-            registration, lambda each: labels.applied(roll.admitted(peer, each))
+            registration,
+            lambda each: labels.applied(roll.admitted(peer, each)),
+            None if sent_wall_ms is None else sent_wall_ms - now_ms,
         )
         if is_new and fleet.is_known(node_id):
             self._note("node.join", node_id, peer.address)

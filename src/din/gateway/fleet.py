@@ -38,6 +38,7 @@ from din.discovery.events import (
     RenameNode,
     SliceFailed,
     UndrainRequested,
+    WarnOfNode,
     Woke,
 )
 from din.discovery.membership import Member, Membership
@@ -56,6 +57,8 @@ from din.wire.heartbeat import decode_heartbeat, encode_heartbeat_answer
 from din.wire.registration import Registration, RegistrationAnswer
 
 Report = Callable[..., None]
+Admitted = Callable[[NodeProfile], NodeProfile]
+"""Checks who sent a profile, may change its labels, and may raise."""
 
 
 class Fleet:
@@ -82,7 +85,7 @@ class Fleet:
         self._table = FleetTable()
         self._listener: FleetListener | None = None
         self._scores: dict[NodeId, float] = {}
-        self._warnings: dict[NodeId, str] = {}
+        self._warnings: dict[NodeId, tuple[str, ...]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms: int | None = None
         self._is_closed = False
@@ -98,13 +101,13 @@ class Fleet:
     # What arrives.
 
     def register(
-        self, registration: Registration, admitted: Callable[[NodeProfile], NodeProfile]
+        self, registration: Registration, admitted: Admitted, skew_ms: int | None
     ) -> RegistrationAnswer:
-        """The answer; `admitted` checks the sender, may change labels, and may raise."""
+        """The answer; see `admit` for the skew."""
         profile = admitted(registration.profile)
-        registration = replace(registration, profile=profile)
+        registration, terms = replace(registration, profile=profile), self._terms()
         self._warnings.pop(profile.node_id, None)
-        answer, orders = admit(self._membership, self._now_ms(), registration, self._terms())
+        answer, orders = admit(self._membership, self._now_ms(), registration, terms, skew_ms)
         self._perform(orders)
         if self._drains.is_leaving(profile.node_id):
             self._handle(DrainRequested(profile.node_id))
@@ -205,8 +208,7 @@ class Fleet:
 
     def warnings_of(self, node_id: NodeId) -> tuple[str, ...]:
         """What a node was told when it registered, about itself."""
-        warning = self._warnings.get(node_id)
-        return () if warning is None else (warning,)
+        return self._warnings.get(node_id, ())
 
     def name_of(self, node_id: str) -> str:
         """A node's name, or its id when it is unknown."""
@@ -226,9 +228,7 @@ class Fleet:
 
     def is_member(self, node_id: NodeId) -> bool:
         """See FleetFacts."""
-        member = self._membership.member(node_id)
-        is_here = member is not None and member.status != "lost"
-        return is_here and not self._drains.is_forced(node_id)
+        return self.session_of(node_id) is not None and not self._drains.is_forced(node_id)
 
     def addresses(self, node_id: NodeId) -> tuple[str, ...]:
         """See FleetFacts."""
@@ -309,9 +309,9 @@ class Fleet:
                         self._scores[node_id] = score
                     if node_id in self._table:
                         self._table.set_health(node_id, score)
-                case RenameNode(node_id=node_id, warning=warning):
-                    self._warnings[node_id] = warning
-                    self._report("node renamed", id=node_id, warning=warning)
+                case RenameNode(node_id=node_id) | WarnOfNode(node_id=node_id):
+                    self._warnings[node_id] = (*self.warnings_of(node_id), order.warning)
+                    self._report("node warning", id=node_id, warning=order.warning)
                 case RefuseNode(node_id=node_id, reason=reason):
                     self._report("node refused", id=node_id, reason=reason)
                 case AnswerBeat():

@@ -153,9 +153,10 @@ class ControlService(Protocol):
         UsageError, TooLarge."""
         ...
 
-    def register_node(self, body: bytes, peer: Peer) -> bytes:
-        """TLV registration in, TLV answer out. Raises UsageError, Conflict, or Denied when this
-        peer may not speak for the node."""
+    def register_node(self, body: bytes, peer: Peer, sent_wall_ms: int | None) -> bytes:
+        """TLV registration in, TLV answer out; `sent_wall_ms` is the time by the node's own clock,
+        where it said that. Raises UsageError, Conflict, or Denied when this peer may not speak for
+        the node."""
         ...
 
     def deregister_node(self, node_id: str, session: int, peer: Peer | None) -> None:

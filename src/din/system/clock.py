@@ -5,6 +5,11 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Final
+
+DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                 "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")  # fmt: skip
 
 
 def monotonic_ms() -> int:
@@ -32,6 +37,14 @@ def fine_monotonic_ms() -> float:
 def wall_clock_ms() -> int:
     """Milliseconds since 1970. Only for what must outlast a restart: times to live, leases."""
     return time.time_ns() // 1_000_000
+
+
+def http_date(wall_ms: int) -> str:
+    """A time of day as in HTTP's Date, to the second."""
+    at = time.gmtime(wall_ms // 1000)
+    return f"{DAYS[at.tm_wday]}, {at.tm_mday:02} {MONTHS[at.tm_mon - 1]} {at.tm_year:04} " + (
+        f"{at.tm_hour:02}:{at.tm_min:02}:{at.tm_sec:02} GMT"
+    )
 
 
 def boot_ms() -> int:

@@ -67,15 +67,16 @@ def system_interfaces() -> dict[str, RawInterface]:
 def reachable(
     interfaces: Mapping[str, RawInterface],
     allow: Sequence[str] = (),
-    deny: Sequence[str] = DENIED_INTERFACES,
+    deny: Sequence[str] = (),
 ) -> tuple[Interface, ...]:
-    """Addresses worth announcing, IPv4 first. `allow` and `deny` hold patterns of interface names;
-    what is allowed by name is taken even when it is denied by pattern."""
+    """Addresses worth announcing, IPv4 first. `allow` and `deny` hold patterns of interface names:
+    what is denied is never taken; what is allowed, nothing else; by default, all but those whose
+    addresses others can hardly dial."""
     found: list[Interface] = []
     for name, raw in interfaces.items():
         is_allowed = _matches(name, allow)
-        is_wanted = is_allowed or (not allow and not _matches(name, deny))
-        if raw.is_up and is_wanted:
+        is_wanted = is_allowed if allow else not _matches(name, DENIED_INTERFACES)
+        if raw.is_up and is_wanted and not _matches(name, deny):
             found.extend(
                 Interface(name, text)
                 for text in raw.addresses
@@ -91,7 +92,7 @@ class AddressWatch:
     def __init__(
         self,
         allow: Sequence[str] = (),
-        deny: Sequence[str] = DENIED_INTERFACES,
+        deny: Sequence[str] = (),
         source: InterfaceSource = system_interfaces,
     ) -> None:
         self._allow = tuple(allow)

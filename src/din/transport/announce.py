@@ -34,7 +34,7 @@ class Announcer:
         http_port: int,
         tls_port: int = 0,
         report: Callable[..., None],
-        watch: AddressWatch | None = None,
+        watch: AddressWatch,
     ) -> None:
         self._cluster = cluster
         self._gateway_id = gateway_id
@@ -43,7 +43,7 @@ class Announcer:
         self._http_port = http_port
         self._tls_port = tls_port
         self._report = report
-        self._watch = watch or AddressWatch()
+        self._watch = watch
         self._zeroconf: AsyncZeroconf | None = None
         self._reported: str | None = None
         self.failure: str | None = "not started"

@@ -116,10 +116,12 @@ def main() -> int:
     """Parse the child's arguments and browse."""
     parser = argparse.ArgumentParser(prog="python -m din.transport.browse")
     parser.add_argument("--timeout-ms", type=int, default=5000)
-    parser.add_argument("--interface", action="append", default=[], metavar="ADDRESS")
+    parser.add_argument("--allow", action="append", default=[], metavar="INTERFACE")
+    parser.add_argument("--deny", action="append", default=[], metavar="INTERFACE")
     arguments = parser.parse_args()
-    interfaces: list[str] = arguments.interface or [
-        *(each.address for each in AddressWatch().current if ":" not in each.address),
+    watch = AddressWatch(arguments.allow, arguments.deny)
+    interfaces = [
+        *(each.address for each in watch.current if ":" not in each.address),
         "127.0.0.1",
     ]
     return asyncio.run(browse(interfaces, arguments.timeout_ms))

@@ -45,6 +45,12 @@ class _Line(Struct):
     error: str = ""
 
 
+def browse_command(allow: Sequence[str], deny: Sequence[str]) -> tuple[str, ...]:
+    """The child's command with patterns of interfaces to browse on, and of those never to."""
+    allowed = (f"--allow={each}" for each in allow)
+    return (*BROWSE_COMMAND, *allowed, *(f"--deny={each}" for each in deny))
+
+
 async def browse(cluster: str, timeout_ms: int, command: Sequence[str] = BROWSE_COMMAND) -> Browsed:
     """The first gateway of the cluster that announces itself. Never raises; takes at most
     `timeout_ms` and the child's start."""
