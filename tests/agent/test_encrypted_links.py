@@ -6,6 +6,7 @@ import asyncio
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 import onnx_models
 import pytest
@@ -19,8 +20,9 @@ from din.system.identity import claim_directory
 from din.transport.dial import dial, ignore_reports
 from din.transport.membership import write_membership
 from din.transport.server import LinkServer
+from din.transport.tls import files_in
 from din.transport.tls_identity import TlsIdentity
-from din.wire.messages import Prepared, Result
+from din.wire.messages import Prepared, Result, ThrownOut
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
 from forwarder import Forwarder, forwarding
@@ -141,3 +143,59 @@ def test_a_node_of_the_cluster_that_no_deployment_names_gets_no_link(tmp_path: P
                 assert len(node.events("link refused")) >= 3
 
     asyncio.run(main())
+
+
+def test_a_node_that_is_revoked_loses_its_links_to_other_nodes_and_gets_none_again(
+    tmp_path: Path,
+) -> None:
+    """Sent while a deployment still names it, and before any other order comes."""
+
+    async def main() -> None:
+        async with FakeGateway(tmp_path) as gateway:
+            encrypt(gateway, tmp_path)
+            nodes = Node(tmp_path, "a", gateway), Node(tmp_path, "b", gateway)
+            for node in nodes:
+                enrol(tmp_path, node)
+            async with nodes[0] as first, nodes[1] as second:
+                for node in nodes:
+                    (node.folder / "trust" / "cluster.json").unlink()
+                one = make_slice(0, gateway.artifact(onnx_models.double()))
+                two = make_slice(1, gateway.artifact(chain_part()), ("y", "z"))
+                tcp = tuple(each for each in second.addresses if each.startswith("tcp:"))
+                # The other side dials nobody, so that there is one link.
+                peers = {first.node_id: (), second.node_id: tcp}
+                gateway.prepare(second.node_id, two, CHAIN_EDGES, peers=peers)
+                await gateway.message(Prepared, second.node_id)
+                gateway.prepare(first.node_id, one, CHAIN_EDGES, peers=peers)
+                prepared, _, _ = await gateway.message(Prepared, first.node_id)
+                assert prepared.undialable == ()
+                gateway.links[first.node_id].send(ThrownOut((second.node_id,)))
+                for node, peer in ((first, second), (second, first)):
+                    lost = await lost_links(node)
+                    assert [each["peer"] for each in lost] == [peer.node_id]
+                assert lost_in(first)[0]["reason"] == "the node was revoked"
+                files = files_in(second.folder / "trust", "node")
+                tcp = [each for each in first.addresses if each.startswith("tcp:")]
+                with pytest.raises(Unreachable, match="was revoked"):
+                    await dial(
+                        tcp, own_id=second.node_id, session=9, handler=Recorder(),
+                        target_role="node", target_id=first.node_id,
+                        tls=TlsIdentity(files, CLUSTER, ignore_reports),
+                    )  # fmt: skip
+                # What was ordered before, said again: it is not dialled, and that is told.
+                gateway.prepare(first.node_id, one, CHAIN_EDGES, peers=peers)
+                prepared, _, _ = await gateway.message(Prepared, first.node_id, 1)
+                assert prepared.undialable == (second.node_id,)
+
+    asyncio.run(main())
+
+
+def lost_in(node: Node) -> list[dict[str, Any]]:
+    return node.events("peer_link_lost")
+
+
+async def lost_links(node: Node) -> list[dict[str, Any]]:
+    async with asyncio.timeout(40):
+        while not (lost := lost_in(node)):  # noqa: ASYNC110 (lines come by a pipe)
+            await asyncio.sleep(0.01)
+    return lost

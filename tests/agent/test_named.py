@@ -27,7 +27,8 @@ class Play:
         self.reports: list[tuple[str, dict[str, Any]]] = []
         self.gone: list[str] = []
         self.named = Named(lambda text, **facts: self.reports.append((text, facts)))
-        self.named.connect(self.gone.extend)
+        self.out: list[str] = []
+        self.named.connect(self.gone.extend, self.out.extend)
         self.named.gateway_id = GATEWAY
         self.named.name(EPOCH, (A, ME, B))
 
@@ -138,5 +139,35 @@ def test_refused_frames_are_counted_and_told_seldom() -> None:
         ((text, facts),) = play.reports
         assert text == "frame_refused"
         assert (facts["peer"], facts["deployment"], facts["frames"]) == ("dd" * 8, 1, 1)
+
+    play(story)
+
+
+def test_a_node_that_was_thrown_out_loses_its_place_at_once_and_for_good() -> None:
+    def story(play: Play) -> None:
+        play.named.throw_out((A,))
+        assert play.out == [A]
+        assert play.named.refusal_of_link(A, 1) == f"node {A!r} was revoked"
+        assert not play.named.may_send(A, FROM_A)
+        assert play.may_knock(B)
+        play.named.name(EPOCH, (A, ME, B))  # an order that was under way
+        assert not play.may_knock(A)
+        assert not play.named.may_send(A, FROM_A)
+
+    play(story)
+
+
+def test_of_very_many_thrown_out_those_told_of_last_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(named_module, "OUT_MAX", 3)
+
+    def story(play: Play) -> None:
+        play.named.throw_out((A, B, "1" * 16))
+        play.named.throw_out((A,))
+        play.named.throw_out(("2" * 16,))
+        assert [play.named.is_out(each) for each in (A, B, "1" * 16, "2" * 16)] == [
+            True, False, True, True,
+        ]  # fmt: skip
 
     play(story)

@@ -2,7 +2,8 @@
 
 PREPARE names every node of a deployment. Those may open a link, and those alone may send frames of
 that deployment, each as the producer that it is on the frame's route. A node that is named no more
-loses its place a little later, so that what it accepted before may still leave.
+loses its place a little later, so that what it accepted before may still leave. One that was thrown
+out of the cluster loses it at once and for good, whoever names it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from din.wire.messages import Run
 RETIRED_MAX: Final = 64
 """Deployments that are gone from here: their late frames are answered, those of strangers not."""
 LEAVE_S: Final = 3.0
+OUT_MAX: Final = 8192
+"""Nodes thrown out of the cluster that are remembered; of more, those told of last."""
 
 Report = Callable[..., None]
 OnUnnamed = Callable[[tuple[str, ...]], None]
@@ -32,14 +35,16 @@ class Named:
         """Whose orders count; empty = nobody's yet."""
         self._report = report
         self._on_unnamed: OnUnnamed = _ignore
+        self._on_out: OnUnnamed = _ignore
+        self._out: dict[str, None] = {}
         self._loop = asyncio.get_running_loop()
         self._named: dict[Epoch, frozenset[str]] = {}
         self._retired: dict[Epoch, frozenset[str]] = {}
         self._refused = Seldom()
 
-    def connect(self, on_unnamed: OnUnnamed) -> None:
-        """Who hears of nodes that no deployment names any more."""
-        self._on_unnamed = on_unnamed
+    def connect(self, on_unnamed: OnUnnamed, on_out: OnUnnamed) -> None:
+        """Who hears of nodes that no deployment names any more, and of those thrown out."""
+        self._on_unnamed, self._on_out = on_unnamed, on_out
 
     def name(self, epoch: Epoch, node_ids: Iterable[str]) -> None:
         """These are the nodes of a deployment now."""
@@ -59,6 +64,20 @@ class Named:
             del self._retired[next(iter(self._retired))]
         self._tell_unnamed(names)
 
+    def throw_out(self, node_ids: Iterable[str]) -> None:
+        """These were revoked: nothing goes to them or comes from them any more."""
+        told = tuple(node_ids)
+        for node_id in told:
+            self._out.pop(node_id, None)
+            self._out[node_id] = None
+        while len(self._out) > OUT_MAX:
+            del self._out[next(iter(self._out))]
+        self._on_out(told)
+
+    def is_out(self, node_id: str) -> bool:
+        """Whether a node was thrown out of the cluster."""
+        return node_id in self._out
+
     def role_of(self, node_id: str) -> Role:
         """What the certificate of somebody with this id must name."""
         return "gateway" if node_id == self.gateway_id else "node"
@@ -66,6 +85,8 @@ class Named:
     def refusal_of_link(self, node_id: str, session: int) -> str:
         """Why a link of this peer is not taken; empty when it is."""
         del session
+        if node_id in self._out:
+            return f"node {node_id!r:.40} was revoked"
         if node_id and (node_id == self.gateway_id or self._is_named(node_id)):
             return ""
         return f"no deployment on this node names {node_id!r:.40}"
@@ -78,6 +99,7 @@ class Named:
         names = self._named.get(epoch) or self._retired.get(epoch, frozenset())
         return (
             peer_id in names
+            and peer_id not in self._out
             and run.origin == self.gateway_id
             and 0 <= run.producer < len(nodes)
             and nodes[run.producer] == peer_id

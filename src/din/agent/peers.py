@@ -41,6 +41,10 @@ REDIAL: Final = Backoff(base_ms=500.0, cap_ms=30_000.0, jitter=0.5)
 Report = Callable[..., None]
 
 
+def _nobody(_: str) -> bool:
+    return False
+
+
 class _Peer:
     __slots__ = ("addresses", "dialling", "failures", "links", "retry_at_s")
 
@@ -83,9 +87,11 @@ class Peers:
         *,
         tls: TlsIdentity | None = None,
         role_of: RoleOf = node_role,
+        is_out: Callable[[str], bool] = _nobody,
     ) -> None:
         """With an identity other machines are reached encrypted only, and each must prove the role
-        that `role_of` wants of its id."""
+        that `role_of` wants of its id. Who `is_out` is not dialled, whatever orders say."""
+        self._is_out = is_out
         self._tls = tls
         self._role_of = role_of
         self._own_id = own_id
@@ -163,7 +169,7 @@ class Peers:
         """Dial the nodes that have no link yet; those that could not be reached within DIAL_MS."""
         wanted: list[_Peer] = []
         for node_id, known in addresses.items():
-            if node_id == self._own_id:
+            if node_id == self._own_id or self._is_out(node_id):
                 continue
             if node_id not in self._peers and len(self._peers) >= PEERS_MAX:
                 self._report("peer_not_kept", peer=node_id, peers_max=PEERS_MAX)
@@ -215,16 +221,25 @@ class Peers:
 
     def forget(self, node_ids: Sequence[str]) -> None:
         """These nodes share no deployment with us any more: dial them no more, and end what is
-        open."""
+        open when it has left."""
         for node_id in node_ids:
-            peer = self._peers.get(node_id)
-            if peer is not None:
-                peer.addresses = ()
-                peer.dial_afresh()
-                for link in list(peer.links):
-                    link.close("no deployment names both ends any more", is_orderly=True)
-                if not peer.links:
-                    del self._peers[node_id]
+            self._end(node_id, "no deployment names both ends any more", is_orderly=True)
+
+    def cut(self, node_ids: Sequence[str]) -> None:
+        """These nodes were revoked: dial them no more, and end what is open as it is."""
+        for node_id in node_ids:
+            self._end(node_id, "the node was revoked", is_orderly=False)
+
+    def _end(self, node_id: str, reason: str, *, is_orderly: bool) -> None:
+        peer = self._peers.get(node_id)
+        if peer is None:
+            return
+        peer.addresses = ()
+        peer.dial_afresh()
+        for link in list(peer.links):
+            link.close(reason, is_orderly=is_orderly)
+        if not peer.links:
+            self._peers.pop(node_id, None)
 
     # executor.Post.
 

@@ -91,9 +91,15 @@ class Agent:
         node_id, session = identity.node_id, identity.session
         self._named = Named(report)
         self._peers = Peers(
-            node_id, session, self._random, report, tls=tls, role_of=self._named.role_of
+            node_id,
+            session,
+            self._random,
+            report,
+            tls=tls,
+            role_of=self._named.role_of,
+            is_out=self._named.is_out,
         )
-        self._named.connect(self._peers.forget)
+        self._named.connect(self._peers.forget, self._peers.cut)
         self._executor = Executor(self._loop, node_id, self._peers, self._drop)
         self._zygote = Zygote(self._loop, lambda text: report("zygote", reason=text))
         self._offers = Offers(report)

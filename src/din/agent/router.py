@@ -15,7 +15,7 @@ from din.agent.peers import Peers
 from din.agent.slices import Slices
 from din.system.descriptors import close_all
 from din.transport.link import Link
-from din.wire.messages import AnyMessage, Cancel, Prepare, Renew, Revoked, Run, Unload
+from din.wire.messages import AnyMessage, Cancel, Prepare, Renew, Revoked, Run, ThrownOut, Unload
 
 Report = Callable[..., None]
 
@@ -76,7 +76,7 @@ class Router:
         match message:
             case Run():
                 self._take(link, message, body)
-            case Cancel() | Prepare() | Renew() | Unload() | Revoked() if (
+            case Cancel() | Prepare() | Renew() | Unload() | Revoked() | ThrownOut() if (
                 link.peer_id == self._named.gateway_id
             ):
                 self._obey(message)
@@ -91,7 +91,7 @@ class Router:
             self._executor.abandon(message)
             self._named.refuse(link.peer_id, message)
 
-    def _obey(self, message: Cancel | Prepare | Renew | Unload | Revoked) -> None:
+    def _obey(self, message: Cancel | Prepare | Renew | Unload | Revoked | ThrownOut) -> None:
         match message:
             case Cancel():
                 self._executor.cancel(message)
@@ -104,3 +104,5 @@ class Router:
                 self._slices.unload(message)
             case Revoked():
                 self._offers.revoked(message.worker_id)
+            case ThrownOut():
+                self._named.throw_out(message.node_ids)

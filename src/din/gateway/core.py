@@ -43,7 +43,7 @@ from din.gateway.vault import Vault, has_aes
 from din.placement.capability import TRUSTED
 from din.placement.policy import Policy
 from din.store.contract import Store
-from din.wire.messages import Offer, Prepared, PrepareFailed, WorkerDied
+from din.wire.messages import Offer, Prepared, PrepareFailed, ThrownOut, WorkerDied
 
 STOP_SECONDS_MAX = 10.0
 """How long running requests may take to end when the gateway stops."""
@@ -177,6 +177,7 @@ class Gateway:
         """Throw a node out for good."""
         is_new = await self.roll.revoke(node_id, name)
         self.beats.forget(node_id)
+        self.links.tell_all(ThrownOut((node_id,)))
         session = self.fleet.session_of(node_id)
         if session is not None:
             self.fleet.left(node_id, session, "was revoked")
@@ -265,7 +266,10 @@ class Gateway:
 
     def link_opened(self, node_id: NodeId, session: int, link_id: int) -> None:
         """A node dialled: it is reachable, and is told again what it shall hold. That comes first,
-        so that what an earlier session held does not count for a moment."""
+        so that what an earlier session held does not count for a moment, and before that who is
+        out, so that nothing is opened to them."""
+        if thrown_out := self.roll.thrown_out():
+            self.links.send(node_id, ThrownOut(thrown_out))
         self.deployer.node_connected(node_id)
         self.fleet.link_opened(node_id, session, link_id)
 

@@ -111,6 +111,13 @@ class NodeLinks:
         link = self._links.get(node_id)
         return link is not None and link.send(message, body)
 
+    def tell_all(self, message: AnyMessage) -> None:
+        """To every node. A link that cannot take it is closed: its node dials again, and hears at
+        the opening what it has missed."""
+        for link in list(self._links.values()):
+            if not link.send(message):
+                link.close("it could not be told what all nodes must know")
+
     def close_session(self, node_id: str, session: int, reason: str) -> None:
         """Close the link of one session of a node; another session's is left alone."""
         link = self._links.get(node_id)

@@ -22,6 +22,10 @@ from din.gateway.names import id_of
 from din.store.contract import Store
 
 NODES_MAX: Final = 100_000
+TOLD_MS: Final = 48 * 3600 * 1000
+"""Twice the life of a certificate: so long other nodes are told of a revocation."""
+TOLD_MAX: Final = 4096
+"""Revoked nodes that others are told of; of more, the latest."""
 TRUST_LABEL: Final = "trust"
 """Decides which slices a node may see, so a machine that came by network cannot give it itself."""
 _NODES: Final = "trust/nodes/"
@@ -72,10 +76,13 @@ class Roll:
         """The key that holds an id; None when no machine has joined with it."""
         return self._bound.get(node_id)
 
-    @property
-    def revoked(self) -> tuple[str, ...]:
-        """Ids of all nodes that were thrown out."""
-        return tuple(self._revoked)
+    def thrown_out(self) -> tuple[str, ...]:
+        """Ids of nodes that were revoked of late: certificates of the others have ended, so that
+        nobody opens a link to them any more."""
+        since_ms = self._now_ms() - TOLD_MS
+        late = ((each.at_ms, node_id) for node_id, each in self._revoked.items())
+        newest = sorted((each for each in late if each[0] >= since_ms), reverse=True)
+        return tuple(node_id for _, node_id in newest[:TOLD_MAX])
 
     def is_revoked(self, node_id: str) -> bool:
         """Whether a node was thrown out."""

@@ -239,6 +239,13 @@ class WorkerDied(Message, frozen=True, array_like=True, tag="WORKER_DIED"):
     reason: str
 
 
+class ThrownOut(Message, frozen=True, array_like=True, tag="THROWN_OUT"):
+    """Gateway -> agent: these nodes were revoked. End what is open to them and take nothing more
+    from them. Sent at each revocation, and to whoever opens a link, with all of late."""
+
+    node_ids: tuple[str, ...]
+
+
 class Bye(Message, frozen=True, array_like=True, tag="BYE"):
     """Orderly end: the sender is stopping and wants no blame for closing."""
 
@@ -266,12 +273,14 @@ AnyMessage = (
     | Revoke
     | Revoked
     | WorkerDied
+    | ThrownOut
     | Bye
 )
 
 URGENT_KINDS: Final = (
     Ping, Pong, Accepted, Failed, BusyNode, Cancel, Prepared, PrepareFailed, Prepare, Renew,
-    Unload, Offer, Revoke, Revoked, WorkerDied, Bye,
+    Unload, Offer, Revoke, Revoked, WorkerDied, ThrownOut,
+    Bye,
 )  # fmt: skip
 """Kinds that travel on the urgent lane; Run and Result do too when their body is small."""
 

@@ -1,0 +1,151 @@
+"""Who is told that a node was revoked, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from gateway_fakes import VirtualLoop
+from gateway_play import FakeNode, GatewayPlay, MemoryStore
+
+from din.gateway import roll as roll_module
+from din.gateway.roll import TOLD_MS, Roll
+from din.wire.messages import AnyMessage, ThrownOut
+
+DAY_MS = 24 * 3600 * 1000
+
+
+class Ears:
+    """What some nodes were told of revocations."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.told: list[tuple[str, ThrownOut]] = []
+        heard = FakeNode.heard
+
+        def listen(node: FakeNode, link: object, message: AnyMessage) -> None:
+            if isinstance(message, ThrownOut):
+                self.told.append((node.name, message))
+            heard(node, link, message)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(FakeNode, "heard", listen)
+
+    def of(self, name: str) -> list[tuple[str, ...]]:
+        return [message.node_ids for each, message in self.told if each == name]
+
+
+async def out(play: GatewayPlay, node: FakeNode) -> None:
+    """Revoke a node; it does not try to come back."""
+    node.is_mute = True
+    await play.service.revoke_node(node.name)
+    assert node.link is not None
+    assert not node.link.is_open
+    node.kill()
+
+
+def play(folder: Path, story: Callable[[GatewayPlay], Awaitable[None]]) -> None:
+    async def main() -> None:
+        play = GatewayPlay(folder)
+        await play.start()
+        try:
+            await story(play)
+        finally:
+            await play.stop()
+
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.close()
+
+
+def test_every_other_node_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ears = Ears(monkeypatch)
+
+    async def story(play: GatewayPlay) -> None:
+        first, second, third = (play.add() for _ in range(3))
+        await asyncio.sleep(1)
+        assert ears.told == []
+        await out(play, first)
+        await asyncio.sleep(0.001)
+        assert ears.of("node-2") == ears.of("node-3") == [(first.node_id,)]
+        for each in (second, third):
+            assert each.link is not None
+            assert each.link.is_open
+        await out(play, third)
+        await asyncio.sleep(0.001)
+        assert ears.of("node-2") == [(first.node_id,), (third.node_id,)]
+
+    play(tmp_path, story)
+
+
+def test_a_node_that_was_away_is_told_when_it_returns_also_by_a_gateway_that_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ears = Ears(monkeypatch)
+
+    async def story(play: GatewayPlay) -> None:
+        first, second, third = (play.add() for _ in range(3))
+        await asyncio.sleep(1)
+        second.kill()
+        await out(play, first)
+        await out(play, third)
+        await asyncio.sleep(1)
+        assert ears.of("node-2") == []
+        gone = {first.node_id, third.node_id}
+        second.start()
+        await asyncio.sleep(0.001)
+        assert [set(each) for each in ears.of("node-2")] == [gone]
+        await play.crash()
+        await asyncio.sleep(20)
+        assert all(set(each) == gone for each in ears.of("node-2")[1:])
+        assert len(ears.of("node-2")) > 1
+
+    play(tmp_path, story)
+
+
+def test_a_node_whose_link_takes_nothing_is_cut_off_and_told_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ears = Ears(monkeypatch)
+
+    async def story(play: GatewayPlay) -> None:
+        first, second = play.add(), play.add()
+        await asyncio.sleep(1)
+        full = second.link
+        assert full is not None
+        full.send = lambda *_, **__: False  # type: ignore[method-assign]
+        await out(play, first)
+        assert not full.is_open
+        await asyncio.sleep(5)
+        assert second.link is not full
+        assert ears.of("node-2")[0] == (first.node_id,)
+
+    play(tmp_path, story)
+
+
+def test_revocations_of_long_ago_and_beyond_the_limit_are_not_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(roll_module, "TOLD_MAX", 3)
+
+    async def story() -> None:
+        now_ms = 0
+        store = MemoryStore()
+        roll = Roll(store, lambda: now_ms)  # type: ignore[arg-type]
+        for number in range(5):
+            now_ms = number * 1000
+            await roll.revoke(f"{number:016x}", "")
+        newest = tuple(f"{number:016x}" for number in (4, 3, 2))
+        assert roll.thrown_out() == newest
+        now_ms = TOLD_MS + 3500
+        assert roll.thrown_out() == newest[:1]
+        again = Roll(store, lambda: now_ms)  # type: ignore[arg-type]
+        await again.load()
+        assert again.thrown_out() == newest[:1]
+        now_ms = TOLD_MS + 4001
+        assert again.thrown_out() == ()
+        assert again.is_revoked(newest[0])
+
+    asyncio.run(story())
