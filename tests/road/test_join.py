@@ -31,13 +31,14 @@ from din.transport.membership import (
     read_membership,
     write_membership,
 )
-from din.transport.tls import files_in, unverified_context
+from din.transport.tls import client_context, files_in, unverified_context
 from din.trust.authority import open_authority
 from din.trust.requests import new_key_pem, public_key_of_request, signing_request
 from tests.road.processes import ENVIRONMENT, Network, get, post_json, send, wait_for
 
 pytestmark = pytest.mark.system
 HOUR_MS = 3_600_000
+NO_ARTIFACT = f"/api/v1/artifacts/{'0' * 64}"
 
 
 def facts(network: Network) -> Any:
@@ -257,6 +258,24 @@ def test_who_passes_the_true_authority_on_gets_nothing_secret(
         assert token.rpartition(".")[2].encode() not in b"".join(heard)
 
 
+def test_a_node_that_poses_as_the_gateway_gets_nothing_secret(network: Network) -> None:
+    """It has the true authority and a certificate of it: only the role tells."""
+    url = start(network)
+    thief = order_for(network, new_token(network), url, "edge-2")
+    joined(thief)
+    token = new_token(network)
+    files = files_in(Path(thief.folder), "node")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(str(files.certificate), str(files.key))
+    with rogue(context, files.authority.read_bytes()) as (posing, heard):
+        answer = enrol(order_for(network, token, posing))
+        assert answer.code == "DIN-700"
+        assert f"node/{thief.node_id} answered instead of gateway" in answer.message
+        (asked,) = filter(None, heard)  # for the authority, and nothing was said after that
+        assert b"/trust/ca " in asked
+        assert token.rpartition(".")[2].encode() not in asked
+
+
 def test_without_our_certificate_nobody_is_a_node(network: Network, tmp_path: Path) -> None:
     url = start(network)
     assert asked_over_tls(url, unverified_context(), "POST", "/api/v1/nodes", b"x")[0] == 401
@@ -285,8 +304,13 @@ def test_a_revoked_node_is_out_at_once_and_after_a_restart(network: Network) -> 
     joined(order)
     network.start_node("edge-1", gateway=(url,))
     network.wait_ready("edge-1")
+    own = client_context(files_in(Path(order.folder), "node"))
+    assert asked_over_tls(url, own, "GET", NO_ARTIFACT)[0] == 404
     status, view = post_json(network.url, "/api/v1/nodes/edge-1/revoke", {})
     assert (status, view["is_new"]) == (200, True)
+    # No slice either, though its certificate has hours left.
+    status, told = asked_over_tls(url, own, "GET", NO_ARTIFACT)
+    assert (status, b"revoked" in told) == (401, True)
     wait_for("it is lost", lambda: network.statuses().get("edge-1") in (None, "lost"))
     wait_for("it is told", lambda: "revoked" in network.log_of("edge-1"))
     assert "revoked" in enrol(order, "renew").message

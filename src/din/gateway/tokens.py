@@ -88,10 +88,7 @@ class TokenBook:
         """The token that this secret opens. Raises Denied with the reason."""
         entry = await self._store.get(_PREFIX + token_id)
         if entry is None:
-            raise Denied(
-                f"join token {token_id} is not known here: it was revoked, or is of another time",
-                hint=_HINT,
-            )
+            raise _unknown(token_id)
         stored = _read(entry)
         if not hmac.compare_digest(_digest(secret), stored.secret_sha256):
             raise Denied(f"the secret of join token {token_id} is wrong", hint=_HINT)
@@ -114,9 +111,11 @@ class TokenBook:
         except Conflict:
             # Somebody was quicker: another machine, or this one over another connection.
             entry = await self._store.get(_PREFIX + use.id)
-            winner = _read(entry) if entry is not None else None
-            if winner is None or (winner.node_id, winner.key_sha256) != mine:
-                raise _used(use.id, winner.node_id if winner else "") from None
+            if entry is None:
+                raise _unknown(use.id) from None
+            winner = _read(entry)
+            if (winner.node_id, winner.key_sha256) != mine:
+                raise _used(use.id, winner.node_id) from None
 
     async def _put(self, token_id: str, stored: _Stored, *, if_rev: int) -> None:
         ttl_ms = max(stored.expires_ms - self._now_ms(), 0) + REMEMBERED_MS
@@ -144,5 +143,13 @@ def _digest(secret: str) -> str:
 
 
 def _used(token_id: str, node_id: str) -> Denied:
-    by = f" by node {node_id}" if node_id else ""
-    return Denied(f"join token {token_id} was used{by}: each admits one machine", hint=_HINT)
+    return Denied(
+        f"join token {token_id} was used by node {node_id}: each admits one machine", hint=_HINT
+    )
+
+
+def _unknown(token_id: str) -> Denied:
+    return Denied(
+        f"join token {token_id} is not known here: it was revoked, or is of another time",
+        hint=_HINT,
+    )
