@@ -8,7 +8,7 @@ from PIL import Image
 
 from din.adapters.catalogue import before_specs
 from din.adapters.context import ImageContext, decode_context, encode_context
-from din.adapters.image import ImageAdapter, open_picture
+from din.adapters.image import SCANS_MAX, ImageAdapter, open_picture
 from din.adapters.registry import load_adapter
 from din.domain.model import CONTEXT_TENSOR, AdapterSpec
 from din.domain.tensor import TensorSpec
@@ -102,6 +102,25 @@ def test_other_pixel_kinds_become_rgb(mode: str):
     kind = "JPEG" if mode == "CMYK" else "PNG"
     tensor, _ = run(adapter(size=[8, 8]), file_of(Image.new(mode, (8, 8)), kind))
     assert tensor.shape == (1, 3, 8, 8)
+
+
+def test_grey_of_sixteen_bits_keeps_its_shades():
+    shades = np.array([[0x0000, 0x1234, 0x8000, 0xFFFF]], np.uint16)
+    tensor, _ = run(adapter(size=[4, 1]), file_of(Image.fromarray(shades)))
+    assert tensor[0, 0, 0].tolist() == [0x00, 0x12, 0x80, 0xFF]
+
+
+def with_scans(count: int) -> bytes:
+    """A progressive JPEG of black whose last scan comes again and again."""
+    data = file_of(Image.new("RGB", (64, 64)), "JPEG", progressive=True)
+    last = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + last * (count - data.count(b"\xff\xda")) + data[-2:]
+
+
+def test_a_jpeg_of_endless_scans_is_refused_before_it_unpacks():
+    assert run(adapter(size=[8, 8]), with_scans(SCANS_MAX))[0].shape == (1, 3, 8, 8)
+    with pytest.raises(BadTensor, match=f"{SCANS_MAX + 1} scans"):
+        run(adapter(size=[8, 8]), with_scans(SCANS_MAX + 1))
 
 
 def test_a_target_is_written_to():

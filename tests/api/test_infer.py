@@ -100,6 +100,7 @@ def test_line_breaks_in_base64_are_no_fault(tmp_path):
         ({"model_id": "faces", "input_data": "ab-_"}, 400, "URL-safe"),
         ({"model_id": "faces", "input_data": "abcde"}, 400, "multiple of 4"),
         ({"model_id": "faces", "input_data": "ab==cdef"}, 400, "character 2"),
+        ({"model_id": "faces", "input_data": "ab= =c"}, 400, "character 2"),
         ({"model_id": "faces", "input_data": "data:image/png;base64,AA"}, 400, "comma"),
         ({"model_id": "faces", "input_data": TEXT, "timeout_ms": 0}, 400, "1 to 3600000"),
         ({"model_id": "faces", "input_data": TEXT, "outputs": ["box"]}, 400, "'boxes'"),
@@ -116,6 +117,30 @@ def test_bad_requests_say_what_is_wrong_and_count(tmp_path, body, status, said):
     assert told["request_id"] == answer.headers["din-request-id"]
     assert said in told["error"]["message"] + told["error"]["hint"]
     assert [code for _, code in world.inference.rejected] == [told["error"]["code"]]
+
+
+MILLION = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"model_id": "faces", "input_data": "=" * MILLION}, 400, "not base64"),
+        ({"model_id": "\u0301\u0323" * MILLION, "input_data": TEXT}, 400, "the limit is 128"),
+        ({"model_id": "faces", "outputs": ["b" * MILLION]}, 400, "4096"),
+        ({"model_id": "faces", "outputs": ["boxes"] * 300, "input_data": TEXT}, 400, "256"),
+        (b'{"model_id": "faces", "%s": 1}' % (b"b" * MILLION), 400, "unknown field"),
+        (b'{"input_data": [%s1]}' % (b"[]," * MILLION), 413, "1000002 brackets"),
+        (b'{"inputs": [%s1]}' % (b"1," * 5 * MILLION), 413, "5000000 commas"),
+    ],
+    ids=["padding", "marks", "output", "outputs", "field", "lists", "values"],
+)
+def test_what_costs_more_than_it_may_is_refused_in_few_words(tmp_path, body, status, said):
+    """Each of these took seconds to hours, or most of the memory, on the event loop of all."""
+    answer, _ = ask(tmp_path, body)
+    assert answer.status == status
+    assert said in answer.json()["error"]["message"]
+    assert len(answer.body) < 2000
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from api_fakes import DTYPES
 from api_harness import World, with_server
 
-from din.domain.tensor import DTYPE_BYTES
+from din.domain.tensor import BYTES_ELEMENTS_MAX, DTYPE_BYTES
 
 PLAIN = "/v2/models/plain/infer"
 
@@ -194,7 +194,9 @@ def test_byte_counts_must_fit(tmp_path, size, raw, said):
         (struct.pack("<I", 1) + b"a", "needs 2 elements, got 1"),
         (struct.pack("<I", 900) + b"a", "claims 900 bytes"),
         (b"\x01", "only 0 follow"),
+        (bytes(4 * (BYTES_ELEMENTS_MAX + 1)), f"over {BYTES_ELEMENTS_MAX} elements"),
     ],
+    ids=range(4),
 )
 def test_short_bytes_tensors_are_refused(tmp_path, raw, said):
     """T39."""
@@ -226,6 +228,8 @@ def test_any_text_is_a_model_id_when_it_is_encoded(tmp_path, text):
         ("/v2/models/none/infer", 404),
         ("/v2/models/plain/versions/9/infer", 404),
         ("/v2/models/plain/versions/1/infer", 200),
+        ("/v2/models/plain/infer#part", 200),
+        ("http://din/v2/models/plain/infer#part", 200),
         ("/v2/models/%ff/infer", 400),
         ("/v2/models//infer", 400),
         ("/v2/models/plain/wrong/1/infer", 404),

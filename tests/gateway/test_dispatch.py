@@ -288,6 +288,41 @@ def test_a_request_that_waited_for_busy_nodes_still_survives_a_failure():
     run(story)
 
 
+def has_no_worker(order: Run, node_id: str) -> Failed:
+    text = "slice 's0' has no live worker now"
+    about = (order.request_id, order.attempt, order.slice_index, node_id)
+    return Failed(*about, Unavailable.code, text, is_retryable=True)
+
+
+def test_a_request_waits_while_a_worker_is_started_anew():
+    async def story(play: Play) -> None:
+        play.ready(NODE_A)
+        up_ms = play.loop.clock_ms() + 5_000
+
+        def later(order: Run, node_id: str) -> object:
+            is_up = play.loop.clock_ms() >= up_ms
+            return works(order, node_id) if is_up else has_no_worker(order, node_id)
+
+        play.nodes[NODE_A] = later
+        await play.ask()
+        assert ATTEMPTS_MAX < len(play.runs) <= 100
+
+    run(story)
+
+
+def test_a_worker_that_never_comes_is_told_at_the_deadline():
+    async def story(play: Play) -> None:
+        play.ready(NODE_A)
+        play.nodes[NODE_A] = has_no_worker
+        started = play.loop.clock_ms()
+        error = await error_of(play.ask(timeout_ms=10_000))
+        assert "has no live worker now" in error.message
+        assert 9_000 <= play.loop.clock_ms() - started <= 10_500
+        assert play.serving.replicas(0)[NODE_A].mean_ms is None
+
+    run(story)
+
+
 # Readiness and deadlines.
 
 

@@ -75,6 +75,17 @@ def test_an_engine_that_breaks_its_word_fails_that_run_alone():
     assert text.count("'DIN-330'") == 2
 
 
+def test_an_output_of_more_dimensions_than_an_answer_has_fails_that_run_alone():
+    act = (
+        "import numpy\ndef act(engine, inputs, targets):\n"
+        "    return {'y': numpy.zeros((1,) * 17, 'f4')}\n"
+    )
+    code, text = play(act, "order(); server._wait(); show(); order(); server._wait(); show()")
+    assert code == 0, text
+    assert text.count("'DIN-140'") == 2
+    assert "17 dimensions" in text
+
+
 def test_no_memory_for_a_run_is_told():
     act = "def act(engine, inputs, targets):\n    raise MemoryError\n"
     code, text = play(act, "order(); server._wait(); show()")

@@ -3,13 +3,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from din.domain.tensor import DTYPE_BYTES, TensorMeta, TensorSpec
-from din.errors import BadTensor, ExecutionFailed
+from din.domain.tensor import BYTES_ELEMENTS_MAX, DTYPE_BYTES, RANK_MAX, TensorMeta, TensorSpec
+from din.errors import BadTensor, ExecutionFailed, TooLarge
 from din.worker.tensors import (
-    ELEMENTS_MAX,
     NUMPY_TYPES,
     array_at,
-    checked_type,
+    check_output,
     decode_bytes_tensor,
     encode_bytes_tensor,
     resolved_shape,
@@ -59,7 +58,7 @@ def test_any_bytes_are_decoded_or_refused(data: bytes, count: int):
         (b"\xff\xff\xff\xff", 1, "inside element 0 of 1"),
         (b"\x01\x00\x00\x00ab", 1, "1 bytes after its 1 elements"),
         (b"\x00\x00\x00\x00", 2, "inside element 1 of 2"),
-        (b"", ELEMENTS_MAX + 1, "at most"),
+        (b"", BYTES_ELEMENTS_MAX + 1, "at most"),
     ],
 )
 def test_bytes_that_do_not_add_up_are_refused(data: bytes, count: int, words: str):
@@ -88,8 +87,20 @@ def test_shapes_are_resolved_by_the_sizes_of_the_inputs():
 
 
 def test_an_engine_that_breaks_its_word_about_a_dtype_is_caught():
-    checked_type(TensorSpec("y", "FP32", None), np.zeros(1, np.float32))
+    check_output(TensorSpec("y", "FP32", None), np.zeros(1, np.float32))
     with pytest.raises(ExecutionFailed, match="'y'"):
-        checked_type(TensorSpec("y", "FP32", None), np.zeros(1))
+        check_output(TensorSpec("y", "FP32", None), np.zeros(1))
     with pytest.raises(ExecutionFailed):
-        checked_type(TensorSpec("y", "BYTES", None), np.zeros(1))
+        check_output(TensorSpec("y", "BYTES", None), np.zeros(1))
+
+
+def test_an_output_that_no_answer_carries_is_refused():
+    deep = TensorSpec("y", "FP32", None)
+    check_output(deep, np.zeros((1,) * RANK_MAX, np.float32))
+    with pytest.raises(TooLarge, match=f"{RANK_MAX + 1} dimensions"):
+        check_output(deep, np.zeros((1,) * (RANK_MAX + 1), np.float32))
+    texts = TensorSpec("y", "BYTES", (None,))
+    many = np.full(BYTES_ELEMENTS_MAX + 1, b"", np.object_)
+    check_output(texts, many[1:])
+    with pytest.raises(TooLarge, match="elements"):
+        check_output(texts, many)

@@ -26,6 +26,7 @@ IMAGE_TENSOR: Final = "image"
 CONTEXT_SPEC: Final = TensorSpec(CONTEXT_TENSOR, "UINT8", (None,))
 PIXEL_DTYPES: Final = ("FP32", "FP16", "UINT8")
 CONTEXT_BYTES_MAX: Final = 4096
+NAME_CHARACTERS_COMPARED: Final = 200
 
 Specs = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]
 """Inputs and outputs of an adapter's slice."""
@@ -200,5 +201,5 @@ def _check_dim(target: TensorSpec, what: str, declared: Dim, wanted: int) -> Non
 
 
 def _suggestion(name: str, known: tuple[str, ...] | Mapping[str, object]) -> str:
-    near = get_close_matches(name, known, n=1)
+    near = get_close_matches(name[:NAME_CHARACTERS_COMPARED], known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"

@@ -18,6 +18,11 @@ from din.domain.tensor import TensorSpec
 from din.errors import BadTensor
 
 FORMATS: Final = ("JPEG", "PNG", "WEBP")
+SCANS_MAX: Final = 64
+"""Of a JPEG: each costs as much as the whole picture, and a few bytes. Cameras and programs make at
+most a dozen; a thumbnail inside adds its own."""
+_SCAN: Final = b"\xff\xda"
+"""Begins a scan, and is nowhere inside one."""
 
 # The size is checked against our own limit before any pixel is unpacked.
 Image.MAX_IMAGE_PIXELS = None
@@ -133,6 +138,10 @@ def open_picture(data: bytes, pixels_max: int) -> Image.Image:
             f"the image is not a JPEG, PNG or WebP file ({len(data)} bytes)",
             hint="send the bytes of the file itself, base64 in JSON",
         ) from error
+    if picture.format == "JPEG" and (scans := data.count(_SCAN)) > SCANS_MAX:
+        raise BadTensor(
+            f"the JPEG has {scans} scans; the limit is {SCANS_MAX}", hint="save it anew"
+        )
     width, height = picture.size
     if width * height > pixels_max:
         raise BadTensor(
@@ -141,13 +150,20 @@ def open_picture(data: bytes, pixels_max: int) -> Image.Image:
         )
     try:
         picture.load()
-        return _upright(picture).convert("RGB")
+        return _eight_bits(_upright(picture)).convert("RGB")
     except MemoryError:
         raise
     except Exception as error:
         raise BadTensor(
             f"the image is broken or cut short: {error}", hint="send the whole file"
         ) from error
+
+
+def _eight_bits(picture: Image.Image) -> Image.Image:
+    """Grey of 16 bits as the upper 8 of them: `convert` would make all but the darkest white."""
+    if not picture.mode.startswith("I"):
+        return picture
+    return Image.fromarray((np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8))
 
 
 def _upright(picture: Image.Image) -> Image.Image:

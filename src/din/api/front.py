@@ -226,12 +226,12 @@ class FrontProtocol(AnsweringProtocol, asyncio.BufferedProtocol):
     def _target(self) -> tuple[Target | None, bytes]:
         if self._parser().get_method() != b"POST":
             return None, b""
-        url = self.url
+        url = self.url.partition(b"#")[0]
         if not url.startswith(b"/"):
             parsed = httptools.parse_url(url)
             url = parsed.path + (b"?" + parsed.query if parsed.query else b"")
         path, _, query = url.partition(b"?")
-        return target_of(path), query.partition(b"#")[0]
+        return target_of(path), query
 
     def _new_turn(self, target: Target, query: bytes) -> Turn:
         is_old = self._parser().get_http_version() == "1.0"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from din.api.decoding import decode_json
 from din.api.oip_heads import Asked, Heads, KnownHead
@@ -20,16 +20,20 @@ from din.errors import BadTensor, UsageError
 from din.gateway.service import Buffer, InferenceAnswer, InferenceCall
 
 TENSORS_MAX: Final = 256
-"""Inputs or outputs that one request may name."""
+"""Inputs that one request may name."""
 SIZE_DIGITS_MAX: Final = 15
+
+
+TensorName = Annotated[str, Meta(max_length=4096)]
+DatatypeWord = Annotated[str, Meta(max_length=16)]
 
 
 class OipTensor(Struct):
     """One input of a request."""
 
-    name: str
+    name: TensorName
     shape: list[int]
-    datatype: str
+    datatype: DatatypeWord
     parameters: dict[str, Any] = {}
     data: Any = UNSET
 
@@ -37,7 +41,7 @@ class OipTensor(Struct):
 class OipWanted(Struct):
     """One output that a request asks for."""
 
-    name: str
+    name: TensorName
     parameters: dict[str, Any] = {}
 
 

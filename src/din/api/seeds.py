@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from din.api.decoding import decode_json
-from din.api.oip import ChunkCursor, OipTensor, parse_tensors
+from din.api.oip import ChunkCursor, OipTensor, TensorName, parse_tensors
 from din.api.post import Post, Reply, flag_of, query_of
 from din.api.signature import check_inputs, check_outputs, plain_text, timeout_of
 from din.api.values import RAW_ONLY, decode_values, nested
@@ -22,7 +22,6 @@ from din.domain.tensor import BYTES, TensorMeta, TensorSpec
 from din.errors import BadTensor, UsageError
 from din.gateway.service import Buffer, InferenceAnswer, InferenceCall
 
-OUTPUTS_MAX: Final = 256
 _QUERY_FIELDS: Final = ("dry-run", "model", "outputs", "request_id", "timeout_ms", "version")
 
 
@@ -36,7 +35,7 @@ class SeedRequest(Struct, forbid_unknown_fields=True):
     """Tensors by name, for models without adapters."""
     timeout_ms: Any = None
     request_id: str | None = None
-    outputs: list[str] = []
+    outputs: list[TensorName] = []
     version: str | None = None
     allow_random_retry: bool = False
 
@@ -109,8 +108,6 @@ def infer_call(parsed: ParsedInfer, manifest: ModelManifest, request_id: str) ->
     """The call, held against the model's signature. Raises BadTensor or UsageError."""
     request = parsed.request
     is_adapted = bool(manifest.adapted_inputs)
-    if len(request.outputs) > OUTPUTS_MAX:
-        raise UsageError(f"{len(request.outputs)} outputs; the limit is {OUTPUTS_MAX}")
     check_outputs(manifest, request.outputs, is_adapted=is_adapted)
     metas, chunks = _tensors(parsed, manifest)
     check_inputs(manifest, metas, chunks, is_adapted=is_adapted)
@@ -196,11 +193,10 @@ def _bad_base64(text: str, joined: str, reason: str) -> BadTensor:
         return BadTensor(
             f"input_data is not base64: {found.group()!r} at character {found.start()}", hint=hint
         )
-    early = re.search(r"=+(?=[^=\s])", text)
-    if early:
+    early = text.find("=", 0, len(text.rstrip("= \t\r\n")))
+    if early >= 0:
         return BadTensor(
-            f"input_data is not base64: padding at character {early.start()} before the end",
-            hint=hint,
+            f"input_data is not base64: padding at character {early} before the end", hint=hint
         )
     reason = reason.partition(":")[0] if len(joined) % 4 == 0 else "its length is no multiple of 4"
     return BadTensor(

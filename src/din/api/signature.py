@@ -9,14 +9,26 @@ from functools import lru_cache
 from math import prod
 from urllib.parse import unquote_to_bytes
 
-from din.api.values import RANK_MAX, byte_elements
+from din.api.values import element_starts
 from din.domain.model import ModelManifest
-from din.domain.tensor import BYTES, DTYPE_BYTES, TensorMeta, TensorSpec, check_tensor
+from din.domain.tensor import (
+    BYTES,
+    DTYPE_BYTES,
+    RANK_MAX,
+    TensorMeta,
+    TensorSpec,
+    check_tensor,
+)
 from din.errors import BadTensor, UsageError
 from din.gateway.service import Buffer
 
+OUTPUTS_MAX = 256
+"""Outputs that one request may name."""
 DIM_MAX = 2**40
 """Larger sizes in a shape are refused before any product is formed."""
+NFC_SHRINK_MAX = 4
+"""So many characters become one, at most. What is too long even then is not normalised, which takes
+a time that grows with the square of the length."""
 
 
 def check_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
@@ -66,7 +78,7 @@ def _check_elements(meta: TensorMeta, pieces: Sequence[Buffer]) -> None:
     is_single = meta.shape == (1,) and len(first) == 4
     if is_single and int.from_bytes(first, "little") == meta.nbytes - 4:
         return
-    count = len(byte_elements(meta.name, b"".join(pieces)))
+    count = len(element_starts(meta.name, b"".join(pieces))) - 1
     if count != prod(meta.shape):
         raise BadTensor(
             f"input {meta.name!r} of shape {list(meta.shape)} BYTES needs {prod(meta.shape)} "
@@ -89,6 +101,8 @@ def check_outputs(manifest: ModelManifest, wanted: Sequence[str], *, is_adapted:
     """Names of wanted outputs. Raises BadTensor naming the valid ones."""
     if not wanted:
         return
+    if len(wanted) > OUTPUTS_MAX:
+        raise BadTensor(f"{len(wanted)} outputs are wanted; the limit is {OUTPUTS_MAX}")
     specs = manifest.adapted_outputs if is_adapted else manifest.outputs
     valid = [spec.name for spec in specs]
     for name in wanted:
@@ -126,7 +140,7 @@ def model_id_of(raw: str) -> str:
 def plain_text(text: str, what: str, length_max: int) -> str:
     """NFC text of 1..length_max characters without control characters. Raises UsageError."""
     is_plain = text.isascii() and text.isprintable()  # as nearly always: nothing to normalise
-    if not is_plain:
+    if not is_plain and len(text) <= length_max * NFC_SHRINK_MAX:
         text = unicodedata.normalize("NFC", text)
     if not text:
         raise UsageError(f"the {what} is empty", hint=f"give a {what}")

@@ -9,10 +9,11 @@ import struct
 import sys
 from array import array
 from collections.abc import Sequence
+from itertools import pairwise
 from math import inf, prod
 from typing import Any, Final, Literal, cast
 
-from din.domain.tensor import BYTES, TensorMeta
+from din.domain.tensor import BYTES, BYTES_ELEMENTS_MAX, TensorMeta
 from din.errors import BadTensor
 
 _Format = Literal["B", "H", "I", "Q", "b", "h", "i", "q", "f", "d"]
@@ -30,7 +31,6 @@ FORMATS: Final[dict[str, _Format]] = {
 }
 RAW_ONLY: Final = frozenset({"FP16", "BF16", "FP8"})
 """Datatypes without a JSON form in the protocol."""
-RANK_MAX: Final = 32
 SHORTEST_COUNT_MAX: Final = 4096
 """Up to here FP32 values are printed as the shortest decimal that reads back to the same bits."""
 
@@ -182,21 +182,33 @@ def nested(flat: list[Any], shape: Sequence[int]) -> list[Any]:
     return level
 
 
-def byte_elements(name: str, raw: bytes) -> list[bytes]:
-    """Elements of a BYTES tensor. Raises BadTensor where a length points past the end."""
-    elements: list[bytes] = []
+def element_starts(name: str, raw: bytes) -> list[int]:
+    """Where each element of a BYTES tensor begins, and at last the end. Raises BadTensor where a
+    length points past the end, and for more than BYTES_ELEMENTS_MAX."""
+    starts = [0]
     start, end = 0, len(raw)
     while start < end:
         size = int.from_bytes(raw[start : start + 4], "little")
         if start + 4 + size > end:
             raise BadTensor(
-                f"tensor {name!r}: BYTES element {len(elements)} at byte {start} claims {size} "
+                f"tensor {name!r}: BYTES element {len(starts) - 1} at byte {start} claims {size} "
                 f"bytes, but only {max(0, end - start - 4)} follow",
                 hint="each element is a 4-byte little-endian length and then its bytes",
             )
-        elements.append(raw[start + 4 : start + 4 + size])
         start += 4 + size
-    return elements
+        starts.append(start)
+        if len(starts) > BYTES_ELEMENTS_MAX + 1:
+            raise BadTensor(
+                f"tensor {name!r} has over {BYTES_ELEMENTS_MAX} elements, the limit of BYTES",
+                hint="send fewer at once",
+            )
+    return starts
+
+
+def byte_elements(name: str, raw: bytes) -> list[bytes]:
+    """Elements of a BYTES tensor. Raises as `element_starts`."""
+    starts = element_starts(name, raw)
+    return [raw[start + 4 : end] for start, end in pairwise(starts)]
 
 
 def _text(raw: bytes) -> str:

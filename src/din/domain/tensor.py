@@ -31,6 +31,10 @@ DTYPE_BYTES: Final[dict[str, int]] = {
 """Bytes per element. BYTES is not here: its elements are a 4-byte little-endian length each."""
 
 BYTES: Final = "BYTES"
+BYTES_ELEMENTS_MAX: Final = 1_000_000
+"""Elements of a BYTES tensor: each becomes an object, wherever they are looked at."""
+RANK_MAX: Final = 16
+"""Dimensions of a tensor, wherever it comes from."""
 TENSOR_ALIGNMENT_BYTES: Final = 64
 """Tensors start at multiples of this in arenas and in frame bodies (one cache line)."""
 

@@ -5,9 +5,9 @@ Every top-level answer carries `schema`, which changes when a field changes its 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from din.domain.deployment import DeploymentState
 from din.domain.model import CutFacts, ModelManifest, SliceKind
@@ -176,7 +176,7 @@ class RegisterModel(Struct, frozen=True, kw_only=True):
     Mirrors the seeds' configuration file; unknown fields are refused with a suggestion by the CLI.
     """
 
-    model_id: str
+    model_id: Annotated[str, Meta(max_length=512)]
     source_sha256: str
     partition_points: tuple[str, ...] = ()
     backend_map: dict[str, str] = {}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from din.domain.model import GATEWAY
-from din.domain.tensor import check_tensor, offsets_of
+from din.domain.tensor import RANK_MAX, check_tensor, offsets_of
 from din.errors import BadTensor, DeadlineExceeded, DinError, Unavailable
 from din.execution.events import SliceKey
-from din.execution.limits import RANK_MAX
 from din.execution.loaded import LoadedSlice
 from din.wire.messages import Run
 

@@ -14,7 +14,6 @@ TASKS_PER_ATTEMPT_MAX: Final = 256
 WAYS_MAX: Final = 64
 """Routes through one slice whose edges are kept worked out; one more starts over."""
 TIMINGS_MAX: Final = 256
-RANK_MAX: Final = 16
 MARKS_PER_MESSAGE_MAX: Final = 256
 MARK_DELAY_MS: Final = 20.0
 """Marks of progress wait this long: most slices answer sooner and are never mentioned."""

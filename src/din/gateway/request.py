@@ -263,16 +263,20 @@ class Request:
     async def _after_failure(self, failed: AttemptFailed) -> None:
         """Return when another attempt may start. Raises the error when none may."""
         replicas, ended = failed
+        # Nothing ran: the queue is full, or the slice is between two workers.
+        is_waiting = ended.is_busy or (
+            type(ended.error) is Unavailable and not self.serving.is_retired
+        )
         self._record((each.node_id for each in replicas.values()), ended.error.message)
         for replica in replicas.values():
-            if replica.node_id in ended.blamed and not ended.is_busy:
+            if replica.node_id in ended.blamed and not is_waiting:
                 replica.observe_failure(self.tools.clock())
         for node_id in ended.blamed:
             if ended.is_node_suspect:
                 self.tools.suspect(NodeId(node_id), ended.error.message, self._attempt_started_ms)
             elif not ended.is_busy:
                 self.tools.slice_failed(NodeId(node_id))
-        self._failures += not ended.is_busy
+        self._failures += not is_waiting
         self._slice_failures += (
             isinstance(ended.error, ExecutionFailed) and not ended.is_node_suspect
         )
@@ -281,7 +285,7 @@ class Request:
                 attempts=self._failures,
                 remaining_ms=self.remaining_ms(),
                 is_retryable=ended.is_retryable and self._slice_failures < SLICE_FAILURES_MAX,
-                is_busy=ended.is_busy,
+                is_busy=is_waiting,
                 is_random=self.shape.is_random,
                 is_retry_of_random_allowed=self.call.is_retry_of_random_allowed,
             ),
@@ -291,7 +295,7 @@ class Request:
             raise ended.error
         self._avoided.update(ended.blamed)
         self.tools.metrics.count_retry()
-        if ended.is_busy:
+        if is_waiting:
             pause_s = min(BUSY_PAUSE_S * (1 + self._attempts), self.remaining_ms() / 1000)
             await asyncio.sleep(pause_s * (0.5 + self.tools.random.random()))
             if isinstance(ended.error, Busy) and self.remaining_ms() <= 0:

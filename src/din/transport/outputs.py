@@ -9,15 +9,13 @@ from typing import Final, NamedTuple
 from din.domain.tensor import (
     BYTES,
     DTYPE_BYTES,
+    RANK_MAX,
     TENSOR_ALIGNMENT_BYTES,
     TensorMeta,
     nbytes_of,
 )
 from din.errors import Internal
 from din.wire.worker import ArenaLayout, Placed
-
-RANK_MAX: Final = 16
-
 
 Range = tuple[int, int]
 """First byte in the arena, and the one after the last."""

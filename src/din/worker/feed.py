@@ -15,6 +15,7 @@ import msgspec
 from din.domain.tensor import (
     BYTES,
     DTYPE_BYTES,
+    RANK_MAX,
     TENSOR_ALIGNMENT_BYTES,
     TensorMeta,
     TensorSpec,
@@ -34,7 +35,6 @@ from din.wire.worker import (
     WorkerMessage,
 )
 
-RANK_MAX: Final = 16
 MESSAGE_CHARACTERS_MAX: Final = 2000
 
 _ENCODER: Final = msgspec.msgpack.Encoder()

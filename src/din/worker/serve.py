@@ -29,7 +29,7 @@ from din.worker.feed import Feed
 from din.worker.tensors import (
     NUMPY_TYPES,
     array_at,
-    checked_type,
+    check_output,
     encode_bytes_tensor,
     resolved_shape,
 )
@@ -129,6 +129,8 @@ class Server:
         with self._watched(feed, order.ticket, deadline_ms):
             results = self._session.run(inputs, names, targets)
         compute_us = (time.perf_counter_ns() - started_ns) // 1000
+        for name in names:
+            check_output(self._outputs[name], results[name])
         placed = tuple(
             Placed(_meta(self._outputs[name], results[name]), offsets[name])
             if name in targets and results[name] is targets[name]
@@ -184,7 +186,6 @@ class Server:
         return targets, offsets
 
     def _place(self, feed: Feed, ticket: int, spec: TensorSpec, array: Array) -> Placed:
-        checked_type(spec, array)
         if spec.dtype == BYTES:
             data = encode_bytes_tensor(array)
             offset = feed.allocate(ticket, len(data))

@@ -10,11 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from din.backends.contract import Array
-from din.domain.tensor import BYTES, TensorMeta, TensorSpec
-from din.errors import BadTensor, ExecutionFailed
-
-ELEMENTS_MAX: Final = 1_000_000
-"""Elements of a BYTES tensor: each becomes an object."""
+from din.domain.tensor import BYTES, BYTES_ELEMENTS_MAX, RANK_MAX, TensorMeta, TensorSpec
+from din.errors import BadTensor, ExecutionFailed, TooLarge
 
 # BF16 and FP8 travel as the bits they are.
 NUMPY_TYPES: Final[dict[str, np.dtype[Any]]] = {
@@ -51,10 +48,10 @@ def array_at(memory: memoryview, meta: TensorMeta, offset: int) -> Array:
 def decode_bytes_tensor(data: memoryview, meta: TensorMeta) -> Array:
     """Object array of `bytes` from 4-byte little-endian lengths and bytes. Raises BadTensor."""
     count = prod(meta.shape)
-    if count > ELEMENTS_MAX:
+    if count > BYTES_ELEMENTS_MAX:
         raise BadTensor(
             f"tensor {meta.name!r} has {count} elements",
-            hint=f"a BYTES tensor has at most {ELEMENTS_MAX}",
+            hint=f"a BYTES tensor has at most {BYTES_ELEMENTS_MAX}",
         )
     elements = np.empty(count, np.object_)
     end = 0
@@ -96,8 +93,18 @@ def resolved_shape(spec: TensorSpec, symbols: Mapping[str, int]) -> tuple[int, .
     return tuple(shape)
 
 
-def checked_type(spec: TensorSpec, array: Array) -> None:
-    """Raises ExecutionFailed when an engine or adapter breaks its own word about a dtype."""
+def check_output(spec: TensorSpec, array: Array) -> None:
+    """Raises ExecutionFailed when an engine or adapter breaks its own word about a dtype, TooLarge
+    for what no answer carries: the values of the inputs may make it so."""
+    if array.ndim > RANK_MAX:
+        raise TooLarge(
+            f"output {spec.name!r} came out with {array.ndim} dimensions; the limit is {RANK_MAX}"
+        )
+    if spec.dtype == BYTES and array.size > BYTES_ELEMENTS_MAX:
+        raise TooLarge(
+            f"output {spec.name!r} came out with {array.size} elements; a BYTES tensor has at "
+            f"most {BYTES_ELEMENTS_MAX}"
+        )
     wanted = np.dtype(np.object_) if spec.dtype == BYTES else NUMPY_TYPES[spec.dtype]
     if array.dtype != wanted:
         raise ExecutionFailed(
