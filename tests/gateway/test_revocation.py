@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from gateway_fakes import VirtualLoop
+from gateway_fakes import VirtualLoop, finish
 from gateway_play import FakeNode, GatewayPlay, MemoryStore
 
 from din.gateway import roll as roll_module
@@ -51,13 +51,17 @@ def play(folder: Path, story: Callable[[GatewayPlay], Awaitable[None]]) -> None:
         try:
             await story(play)
         finally:
+            for node in play.nodes:
+                node.kill()
             await play.stop()
 
     loop = VirtualLoop()
+    asyncio.set_event_loop(loop)
     try:
         loop.run_until_complete(main())
     finally:
-        loop.close()
+        finish(loop)
+        asyncio.set_event_loop(None)
 
 
 def test_every_other_node_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ class Agent:
         trust: NodeTrust | None = None,
     ) -> None:
         self._trust = trust
-        self._tls = tls = trust.identity if trust is not None else None
+        self._tls = trust.identity if trust is not None else None
         self._loop = asyncio.get_running_loop()
         self._config, self._identity = config, identity
         self._sensors, self._profile = sensors, profile
@@ -88,19 +88,9 @@ class Agent:
         self._random = Random()
         self._addresses = self._make_addresses()
         self._socket_path = socket_path(Path(config.state_dir), identity.node_id)
-        node_id, session = identity.node_id, identity.session
         self._named = Named(report)
-        self._peers = Peers(
-            node_id,
-            session,
-            self._random,
-            report,
-            tls=tls,
-            role_of=self._named.role_of,
-            is_out=self._named.is_out,
-        )
-        self._named.connect(self._peers.forget, self._peers.cut)
-        self._executor = Executor(self._loop, node_id, self._peers, self._drop)
+        self._peers = self._make_peers()
+        self._executor = Executor(self._loop, identity.node_id, self._peers, self._drop)
         self._zygote = Zygote(self._loop, lambda text: report("zygote", reason=text))
         self._offers = Offers(report)
         self._files = files = self._make_files()
@@ -129,6 +119,20 @@ class Agent:
     def _make_addresses(self) -> OwnAddresses:
         watch = partial(AddressWatch, *interface_patterns(self._config))
         return OwnAddresses(self._config.host, self._on_addresses, self._log.report, watch=watch)
+
+    def _make_peers(self) -> Peers:
+        named = self._named
+        peers = Peers(
+            self._identity.node_id,
+            self._identity.session,
+            self._random,
+            self._log.report,
+            tls=self._tls,
+            role_of=named.role_of,
+            is_out=named.is_out,
+        )
+        named.connect(peers.forget, peers.cut)
+        return peers
 
     def _make_server(self) -> LinkServer:
         return LinkServer(
