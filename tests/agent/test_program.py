@@ -321,7 +321,7 @@ def test_a_killed_node_comes_back_under_its_id_with_a_newer_session(tmp_path: Pa
             gateway.inbox.clear()
             await node.start()
             assert node.node_id == before
-            assert gateway.profiles["a"].session == session + 1
+            assert gateway.profiles["a"].session > session
             await load(gateway, node)
             assert len(gateway.artifact_starts) == 1
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from din.errors import Conflict, Denied, Unavailable
-from din.system.identity import IDENTITY_FILE, claim_directory, disk_error, write_atomically
+from din.system.identity import (
+    IDENTITY_FILE,
+    NODE_STRIDE,
+    SESSION_MAX,
+    claim_directory,
+    disk_error,
+    write_atomically,
+)
 
 
 def start(path: Path, root: Path = Path("/nowhere")):
@@ -24,6 +32,29 @@ def test_the_id_stays_and_the_session_counts_starts(tmp_path: Path) -> None:
     assert len(first.node_id) == 16
     assert (first.session, second.session) == (1, 2)
     assert first.warnings == ()
+
+
+def test_copies_of_one_directory_do_not_count_alike(tmp_path: Path) -> None:
+    """T08 without a serial number to tell the boards apart: one of them is the newer session."""
+    start(tmp_path / "node")
+    copies = [tmp_path / f"copy{number}" for number in range(8)]
+    for copy in copies:
+        shutil.copytree(tmp_path / "node", copy)
+    found = []
+    for copy in copies:
+        with claim_directory(copy, "agent") as claim:
+            found.append(claim.next_identity(Path("/nowhere"), stride=NODE_STRIDE))
+    assert len({each.node_id for each in found}) == 1
+    assert len({each.session for each in found}) > 1
+    assert all(1 < each.session <= 1 + NODE_STRIDE for each in found)
+
+
+def test_the_count_begins_again_after_its_end(tmp_path: Path) -> None:
+    start(tmp_path)
+    path = tmp_path / IDENTITY_FILE
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps({**stored, "session": SESSION_MAX}))
+    assert start(tmp_path).session == 1
 
 
 def test_two_directories_are_two_nodes(tmp_path: Path) -> None:

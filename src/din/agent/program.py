@@ -44,7 +44,7 @@ from din.domain.node import NodeHealth, NodeProfile
 from din.errors import DeadlineExceeded, Denied, DinError
 from din.execution.events import SliceKey
 from din.system.descriptors import raise_limit
-from din.system.identity import Identity, claim_directory
+from din.system.identity import NODE_STRIDE, Identity, claim_directory
 from din.system.lines import unblock_stderr
 from din.system.memory import give_memory_back
 from din.system.network import AddressWatch
@@ -346,7 +346,7 @@ async def serve(config: NodeConfig) -> None:
     """Run one node until a signal. Raises DinError."""
     check_host(config, has_joined=has_joined(Path(config.state_dir) / FOLDER))
     with claim_directory(Path(config.state_dir), f"din node {config.name}") as claim:
-        identity = claim.next_identity()
+        identity = claim.next_identity(stride=NODE_STRIDE)
         try:
             accelerator, found = look_for_accelerator(config)
         except DeadlineExceeded as error:

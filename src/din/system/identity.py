@@ -1,4 +1,4 @@
-"""Who this program is, across restarts: an id made once and a session that counts its starts.
+"""Who this program is, across restarts: an id made once and a session that counts up at each start.
 
 Both live in the state directory, which one process at a time may claim. Files are replaced, never
 edited, so that a power cut leaves the old one or the new one.
@@ -25,11 +25,15 @@ IDENTITY_FILE: Final = "identity.json"
 LOCK_FILE: Final = "lock"
 IDENTITY_BYTES_MAX: Final = 4096
 SESSION_MAX: Final = 2**32 - 1
+NODE_STRIDE: Final = 10_000
+"""Two nodes with copies of one directory count from the same number. Steps by chance make one of
+them newer, so that the other is told instead of both being taken for one. Enough for 800,000 starts
+before the count begins again."""
 _SERIAL_FILES: Final = ("proc/device-tree/serial-number", "sys/class/dmi/id/product_uuid")
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    """The id and the number of this start."""
+    """The id and the session of this start."""
 
     node_id: str
     """16 lowercase hex digits; gateways use it as their gateway id."""
@@ -66,8 +70,9 @@ class DirectoryClaim:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def next_identity(self, root: Path = Path("/")) -> Identity:
-        """Read or make the id and count the start. Raises Unavailable (disk) or Denied."""
+    def next_identity(self, root: Path = Path("/"), *, stride: int = 1) -> Identity:
+        """Read or make the id and count the start, by 1 to `stride`. Raises Unavailable (disk) or
+        Denied."""
         stored, warnings = _load(self.path / IDENTITY_FILE)
         warnings = (*self._warnings, *warnings)
         hardware = _hardware_digest(root)
@@ -80,7 +85,7 @@ class DirectoryClaim:
             stored = None
         if stored is None:
             stored = _Stored(node_id=secrets.token_hex(8), session=0)
-        stored.session = stored.session % SESSION_MAX + 1
+        stored.session = (stored.session + secrets.randbelow(stride)) % SESSION_MAX + 1
         stored.hardware = hardware or stored.hardware
         write_atomically(self.path / IDENTITY_FILE, msgspec.json.encode(stored) + b"\n")
         return Identity(node_id=stored.node_id, session=stored.session, warnings=warnings)
