@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from din.errors import DinError
+from tests.road import small_models
 from tests.road.conftest import pixels, whole_model
 from tests.road.processes import Network, wait_for
 from tests.road.test_road import register
@@ -127,3 +128,31 @@ def test_a_killed_worker_costs_no_request(network: Network, centerface: Path) ->
         thread.join(300)
     assert load.bad == []
     assert load.good == CLIENTS * REQUESTS_EACH
+
+
+@pytest.mark.parametrize("points", [(), ("add.0", "add.1")])
+def test_the_only_worker_is_waited_for_when_it_was_killed(
+    network: Network, points: tuple[str, ...]
+) -> None:
+    """Fed by the gateway or by the agent: the next worker takes longer to load than all attempts
+    together take to fail."""
+    import os
+    import signal
+
+    import psutil
+
+    network.start_gateway()
+    network.start_node(NODES[0])
+    network.wait_ready(NODES[0])
+    path = small_models.chain(network.folder / "chain.onnx")
+    register(network, path, "chain", partition_points=points)
+    agent = psutil.Process(network.nodes[NODES[0]].pid)
+    x = np.arange(16, dtype=np.float32).reshape(2, 8)
+    with network.client() as client:
+        for number in range(len(points) + 1):
+            title = f"din worker slice-{number}" if points else "din worker"
+            found = agent.children(recursive=True)
+            worker = next(each for each in found if title in each.cmdline()[0])
+            os.kill(worker.pid, signal.SIGKILL)
+            answer = client.infer("chain", {"x": x}).outputs["y"]
+            np.testing.assert_array_equal(answer, small_models.chain_answer(x))

@@ -129,7 +129,8 @@ class Execution:
 
     def _choose_worker(self, loaded: LoadedSlice) -> int:
         if not loaded.workers:
-            raise Unavailable(f"slice {loaded.slice.name!r} has no live worker now")
+            # Nothing ran, and the next worker is being started: whoever asked comes again.
+            raise Busy(f"slice {loaded.slice.name!r} has no live worker now")
         if len(loaded.tasks) >= QUEUE_MAX:
             raise Busy(f"{QUEUE_MAX} requests wait for slice {loaded.slice.name!r}")
         workers = self._books.workers

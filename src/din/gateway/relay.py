@@ -268,10 +268,12 @@ class Relay:
         flight = self._flights.get(message.request_id)
         if flight is None or message.attempt != flight.attempt.number:
             return
+        depth = message.queue_depth
+        why = f"{depth} requests waiting" if depth else "no live worker for it now"
         self._end(
             flight,
             Busy(
-                f"node {self._name_of(message.node_id)} has {message.queue_depth} requests waiting",
+                f"slice {message.slice_index} on node {self._name_of(message.node_id)} has {why}",
                 hint=f"try again in {message.retry_after_ms} ms",
             ),
             blamed=(message.node_id,) if flight.attempt.uses(message.node_id) else (),

@@ -188,7 +188,8 @@ class Failed(Message, frozen=True, array_like=True, tag="FAILED"):
 
 
 class BusyNode(Message, frozen=True, array_like=True, tag="BUSY"):
-    """The node's queue for this slice is full. It is not blamed."""
+    """The node's queue for this slice is full, or its workers are being replaced (a depth of 0).
+    Nothing ran, and it is not blamed."""
 
     request_id: int
     attempt: int
