@@ -1,5 +1,6 @@
 """`din up`, `din down`, `din node start --detach`: whom they start and whom they may stop."""
 
+import errno
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from din.cli import daemon
 from din.cli.daemon import Record, boot_id, read_record, records_in, start_ticks_of, write_record
 from din.cli.start import joining_words
 from din.config import GatewayConfig, NodeConfig
-from din.errors import Conflict
+from din.errors import Conflict, Unavailable
 from tests.cli.conftest import Run
 
 PROGRAM = Path(__file__).with_name("fake_program.py")
@@ -354,3 +356,32 @@ def test_two_commands_do_not_start_programs_of_one_directory_at_once(tmp_path: P
 def test_a_detached_node_tells_whom_it_joined_since_its_start(last: str, words: str) -> None:
     before = '{"event":"joined","gateway":"http://10.0.0.9:8000","how":"unicast"}'
     assert joining_words([before, '{"event":"started"}', last], "line-4") == words
+
+
+@pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
+def test_a_program_without_a_record_is_not_left_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
+) -> None:
+    """A full disk, or Ctrl-C just then: `din down` could not find it."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Started(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    def failing(path: Path, record: Record) -> None:
+        raise fault
+
+    monkeypatch.setattr(daemon.subprocess, "Popen", Started)
+    monkeypatch.setattr(daemon, "write_record", failing)
+    with pytest.raises(Unavailable if isinstance(fault, OSError) else KeyboardInterrupt):
+        daemon.launch(
+            "din.bootstrap.gateway",
+            GatewayConfig(port=0, state_dir=str(tmp_path)),
+            name="x",
+            url="",
+            state_dir=str(tmp_path),
+            record_name="gateway",
+        )
+    assert started[0].returncode == -signal.SIGKILL

@@ -82,6 +82,29 @@ def test_links_come_to_the_port_that_was_named_and_refusals_fill_no_log(network:
     assert told[-1]["event"] == "stopped", "the last line is written"
 
 
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [("gateway", "artifacts"), ("gateway", "carving"), ("node", "slices")],
+)
+def test_a_state_directory_that_is_damaged_is_named_at_the_start(
+    network: Network, program: str, name: str
+) -> None:
+    state = network.folder / "state"
+    state.mkdir(mode=0o700)
+    (state / name).write_bytes(b"a file where a folder belongs")
+    if program == "gateway":
+        config = GatewayConfig(port=0, cluster=network.cluster, state_dir=str(state))
+        started = network._spawn("din.bootstrap.gateway", config, "it")
+    else:
+        network.start_node("it", state_dir=str(state), gateway=("http://127.0.0.1:9",))
+        started = network.nodes["it"]
+    assert started.wait(30) == 4
+    said = network.log_of("it")
+    assert "Traceback" not in said
+    assert f"error: cannot write {state / name}: " in said
+    assert "hint: " in said
+
+
 def test_a_start_error_is_said_once(network: Network) -> None:
     network.start_gateway()
     network.start_node("edge")

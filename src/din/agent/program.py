@@ -44,7 +44,7 @@ from din.domain.node import NodeHealth, NodeProfile
 from din.errors import DeadlineExceeded, Denied, DinError
 from din.execution.events import SliceKey
 from din.system.descriptors import raise_limit
-from din.system.identity import NODE_STRIDE, Identity, claim_directory
+from din.system.identity import NODE_STRIDE, Identity, claim_directory, start_error
 from din.system.lines import unblock_stderr
 from din.system.memory import give_memory_back
 from din.system.network import AddressWatch
@@ -372,7 +372,8 @@ def run_agent(config: NodeConfig) -> int:
     raise_limit()
     try:
         asyncio.run(serve(config))
-    except DinError as error:
+    except (DinError, OSError) as fault:
+        error = start_error(fault)
         # Once, and in the words of every command: a person reads it, and so does who waits for it.
         sys.stderr.write(f"error: {error.story()}\n")
         return error.exit_code

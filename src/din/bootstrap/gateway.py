@@ -42,7 +42,7 @@ from din.placement.policy import policy_of
 from din.store.sqlite import SqliteStore
 from din.system.clock import fine_monotonic_ms, monotonic_ms, wall_clock_iso, wall_clock_ms
 from din.system.descriptors import raise_limit
-from din.system.identity import Identity, claim_directory
+from din.system.identity import Identity, claim_directory, start_error
 from din.system.lines import unblock_stderr
 from din.system.memory import give_memory_back, resident_bytes
 from din.system.network import AddressWatch
@@ -78,7 +78,8 @@ def main() -> int:
         config = received_config(GatewayConfig, os.environ)
         raise_limit()
         asyncio.run(_run(config))
-    except DinError as error:
+    except (DinError, OSError) as fault:
+        error = start_error(fault)
         sys.stderr.write(f"error: {error.message}\nhint: {error.hint}\n")
         return error.exit_code
     except KeyboardInterrupt:

@@ -178,23 +178,35 @@ def launch(
                 env=program_environment(config, os.environ),
                 start_new_session=True,
             )
+        with _kept_only_if_recorded(child):
+            record = Record(
+                pid=child.pid,
+                start_ticks=start_ticks_of(child.pid) or 0,
+                boot_id=boot_id(),
+                program="gateway" if module.endswith("gateway") else "node",
+                name=name,
+                url=url,
+                log_path=str(log_path),
+                log_bytes_before=log_bytes_before,
+            )
+            write_record(folder / f"{record_name}.json", record)
     except OSError as error:
         raise Unavailable(
             f"the {record_name} cannot be started below {state_dir}: {error.strerror}",
             hint="give another place with --state-dir, or make this one writable",
         ) from None
-    record = Record(
-        pid=child.pid,
-        start_ticks=start_ticks_of(child.pid) or 0,
-        boot_id=boot_id(),
-        program="gateway" if module.endswith("gateway") else "node",
-        name=name,
-        url=url,
-        log_path=str(log_path),
-        log_bytes_before=log_bytes_before,
-    )
-    write_record(folder / f"{record_name}.json", record)
     return record, child
+
+
+@contextmanager
+def _kept_only_if_recorded(child: subprocess.Popen[bytes]) -> Generator[None]:
+    """A program without a record, on a full disk or after Ctrl-C, could not be found again."""
+    try:
+        yield
+    except BaseException:
+        child.kill()
+        child.wait()
+        raise
 
 
 def leave(child: subprocess.Popen[bytes]) -> None:

@@ -157,6 +157,16 @@ def disk_error(path: Path, error: OSError) -> DinError:
     return Unavailable(f"cannot write {path}: {what}", hint="choose another with --state-dir")
 
 
+def start_error(fault: DinError | OSError) -> DinError:
+    """What a program says that could not start: a file of its state directory may be unusable in
+    any way. Raises the fault again when it names no file."""
+    if isinstance(fault, DinError):
+        return fault
+    if not isinstance(fault.filename, str):
+        raise fault
+    return disk_error(Path(fault.filename), fault)
+
+
 def _load(path: Path) -> tuple[_Stored | None, tuple[str, ...]]:
     """What is stored; a file that cannot be understood is put aside with a warning, so that a
     damaged disk costs the identity and not the node."""
