@@ -264,6 +264,29 @@ def test_a_drained_node_that_was_lost_is_drained_when_it_returns(run, is_forced)
     run(story)
 
 
+def test_a_drained_node_that_returns_gets_nothing_of_a_newer_version(run):
+    """Slices that did not change have the same id in both versions."""
+
+    async def story(play: GatewayPlay) -> None:
+        node = play.add(300)
+        await play.register(chain_of(2, 100))
+        await play.until_ready()
+        held = set(node.held)
+        await play.service.drain_node(node.name)
+        await play.register(chain_of(2, 100), workers=2)
+        await asyncio.sleep(2.0)
+        assert set(node.held) == held
+        node.kill()
+        node.start()
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            assert set(node.held) <= held
+            assert not play.broken_promises()
+        assert set(node.held) == held
+
+    run(story)
+
+
 def test_a_node_without_a_link_is_told_to_unload_when_it_is_back(run):
     async def story(play: GatewayPlay) -> None:
         holder, other = await one_holder(play)

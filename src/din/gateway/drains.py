@@ -24,7 +24,8 @@ DRAINS_MAX: Final = 20_000
 PREFIX: Final = "drains/"
 
 SliceName = tuple[str, str]
-"""(model id, slice id)."""
+"""(model id/version, slice id): slices that did not change are in several versions, and a node that
+serves one of them has room for that one."""
 
 
 class Drain(Struct, frozen=True, kw_only=True):

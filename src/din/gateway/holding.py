@@ -127,8 +127,10 @@ class Holding:
     # Asking.
 
     def slice_name(self, index: int) -> tuple[str, str]:
-        """(model id, slice id): the same after a restart of the gateway."""
-        return self.record.manifest.model_id, self.partition.slices[index].slice_id
+        """(model id/version, slice id): the same after a restart of the gateway."""
+        manifest = self.record.manifest
+        deployed = f"{manifest.model_id}/{manifest.version}"
+        return deployed, self.partition.slices[index].slice_id
 
     def slice_names(self) -> tuple[tuple[str, str], ...]:
         """Of all slices."""
