@@ -16,7 +16,8 @@ from din.agent.search import gateway_url
 from din.discovery.membership import Membership
 from din.discovery.schedule import BeatSchedule
 from din.domain.node import NodeHealth, NodeId, NodeProfile
-from din.errors import TooLarge, UsageError
+from din.domain.views import ErrorView
+from din.errors import Denied, TooLarge, UsageError
 from din.flow.backoff import Backoff
 from din.system.clock import monotonic_ms
 from din.transport.find import Browsed, Found
@@ -415,6 +416,22 @@ def test_nonsense_from_a_gateway_never_ends_the_loop(tmp_path: Path) -> None:
         assert "no gateway's" in reasons
         assert "HTTP status 500" in reasons
         assert "ends early" in reasons
+
+    play(scenario())
+
+
+def test_why_a_gateway_refuses_to_be_asked_is_told_with_its_hint(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        network = Network()
+        network.gateways[URL] = gateway = FakeGateway()
+        node = Node(network, tmp_path)
+        told = ErrorView(code=Denied.code, message="the node was revoked", hint="join anew")
+        gateway.answer = lambda *_: (401, msgspec.json.encode({"error": told}))
+        async with running(node):
+            await until(lambda: node.said("not_joined"))
+        line = node.said("not_joined")[0]
+        assert f"{URL} refused: the node was revoked" in line["reason"]
+        assert line["hint"] == "join anew"
 
     play(scenario())
 

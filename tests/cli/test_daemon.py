@@ -23,6 +23,9 @@ from tests.cli.conftest import Run
 PROGRAM = Path(__file__).with_name("fake_program.py")
 
 
+STILL_LOOKING = "it still looks for a gateway of cluster line-4; its log says what it tries"
+
+
 @pytest.fixture
 def state(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Programs are stood in for; whatever still runs at the end is ended here."""
@@ -349,8 +352,8 @@ def test_two_commands_do_not_start_programs_of_one_directory_at_once(tmp_path: P
             '{"event":"joined","gateway":"http://10.0.0.5:8000","how":"unicast"}',
             "it joined http://10.0.0.5:8000, unicast",
         ),
-        ('{"event":"multicast_found_nothing"}', "it still looks for a gateway of cluster line-4"),
-        ("not a line of ours", "it still looks for a gateway of cluster line-4"),
+        ('{"event":"multicast_found_nothing"}', STILL_LOOKING),
+        ("not a line of ours", STILL_LOOKING),
     ],
 )
 def test_a_detached_node_tells_whom_it_joined_since_its_start(last: str, words: str) -> None:

@@ -18,6 +18,7 @@ from tests.client.fake_gateway import (
     node_list,
     node_view,
     plan_view,
+    slice_view,
     trace,
 )
 
@@ -133,11 +134,13 @@ def test_a_drain_that_is_held_up_says_which_slice_and_why_and_is_exit_code_3(
     told = run("node", "drain", view.name)
     assert told.exit_code == 3
     assert "no other node can take centerface/backbone:\n  edge-2: memory is 1 MiB" in told.stderr
-    assert f"error: {view.name} keeps and serves centerface/backbone" in told.stderr
+    assert (
+        f"error: {view.name} keeps and serves 1 slice: no other node can take that" in told.stderr
+    )
     assert "--force" in told.stderr
     would = run("node", "drain", view.name, "--dry-run", "--force")
     assert would.exit_code == 0
-    assert "centerface/backbone would be served nowhere after that" in would.stderr
+    assert "1 slice would be served nowhere after that" in would.stderr
     listed = run("node", "list").stderr
     assert "is draining: holds centerface/backbone; no other node can take centerface/" in listed
 
@@ -153,6 +156,7 @@ def test_a_forced_drain_says_that_nothing_is_served(fake: FakeGateway, run: Run)
 def test_a_drain_is_taken_back(fake: FakeGateway, run: Run) -> None:
     told = run("node", "undrain", "edge-gpu-01")
     assert (told.exit_code, told.stdout) == (0, "edge-gpu-01\n")
+    assert told.stderr == "edge-gpu-01 may take slices again\n"
     assert fake.seen[-1].path == "/api/v1/nodes/edge-gpu-01/undrain"
 
 
@@ -171,11 +175,32 @@ SLICE  NAME      KIND   OPERATORS    WEIGHTS   MEMORY  DEVICE TYPE  NODES
 """
 
 
+def test_why_a_node_could_not_load_a_slice_is_told(fake: FakeGateway, run: Run) -> None:
+    failed = slice_view(state="failed", reason="artifact 8d41 could not be fetched")
+    fake.routes["GET", "/api/v1/models/centerface"] = document(model_view(slices=(failed,)))
+    told = run("model", "inspect", "centerface").stderr
+    assert (
+        told == f"slice {failed.name} on edge-gpu-01 failed: artifact 8d41 could not be fetched\n"
+    )
+
+
+def test_slices_that_are_stuck_for_the_same_reason_are_told_once(
+    fake: FakeGateway, run: Run
+) -> None:
+    same = ("edge-2: status is lost, needs ready",)
+    stuck = tuple(StuckSlice(slice=f"m/{each}", reasons=same) for each in "ab")
+    view = node_view(status="draining", is_draining=True, stuck=stuck)
+    fake.routes["POST", f"/api/v1/nodes/{view.node_id}/drain"] = document(view)
+    told = run("node", "drain", view.name, "--dry-run").stderr
+    assert told.startswith(f"no other node can take m/a, m/b:\n  {same[0]}\nwould drain ")
+    assert told.endswith("; 2 slices would be kept and served\n")
+
+
 def test_models_and_their_slices_are_tables(run: Run) -> None:
     assert run("model", "list").stdout == MODELS
     assert run("model", "slices", "centerface").stdout == SLICES
     told = run("model", "inspect", "cen").stdout
-    assert "inputs:          input.1 FP32 [1,3,H,?]\n" in told
+    assert "inputs:          input.1 FP32 [1, 3, H, ?]\n" in told
     assert "outputs:         537 FP32 [...]\n" in told
     assert "cuts:            after slice 0: 404 (1.5 KiB)\n" in told
     assert told.endswith(SLICES)

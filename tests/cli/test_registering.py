@@ -148,7 +148,9 @@ def test_registering_uploads_orders_waits_and_shows_nodes(
     assert "backbone" in told.stdout
     assert "edge-gpu-01" in told.stdout
     assert "cut after slice 0: 404 cross (1.5 KiB)" in told.stderr
-    assert told.stderr.endswith("next: din infer centerface --input TENSOR.npy\n")
+    assert told.stderr.endswith(
+        "it takes input.1 FP32 [1, 3, H, ?]\nnext: din infer centerface --input TENSOR.npy\n"
+    )
     assert order_of(fake).source_sha256 == hashlib.sha256(b"onnx bytes").hexdigest()
     assert [seen.method for seen in fake.seen[:3]] == ["HEAD", "PUT", "POST"]
 
@@ -269,6 +271,19 @@ def test_a_result_is_json_yaml_or_raw(fake: FakeGateway, run: Run, photo: Path) 
     assert "labels:" in run("infer", "m", "-i", str(photo), "-o", "yaml").stdout
 
 
+def test_a_photo_whose_answer_is_tensors_is_told_their_shapes(
+    fake: FakeGateway, run: Run, photo: Path
+) -> None:
+    body = json.loads(adapted(Seen("POST", "/infer", {}, b"")).body)
+    body["result"] = {"heat": [[[0.5] * 40] * 30], "classes": [3, 1], "text": "x" * 300}
+    fake.routes["POST", "/infer"] = lambda _: Reply(200, json.dumps(body).encode())
+    lines = run("infer", "m", "-i", str(photo)).stdout.splitlines()
+    shape = "[1, 30, 40]; all of them: -o json, or --output FILE.npz"
+    assert lines[0] == f"heat: numbers of shape {shape}"
+    assert lines[1] == "classes: [3, 1]"
+    assert lines[2].endswith("xxx ...; all of it: -o json")
+
+
 def test_tensors_go_in_by_name_and_come_out_as_a_file(
     fake: FakeGateway, run: Run, tmp_path: Path
 ) -> None:
@@ -279,7 +294,7 @@ def test_tensors_go_in_by_name_and_come_out_as_a_file(
     out = tmp_path / "out.npz"
     told = run("infer", "m", "-i", f"a={one}", "-i", f"b={two}", "--output", str(out))
     assert told.exit_code == 0, told.stderr
-    assert "a: float32 [2, 3], 0 to 5" in told.stdout
+    assert "a: float32 [2, 3], values 0 to 5" in told.stdout
     with np.load(out) as loaded:
         assert np.array_equal(loaded["a"], np.load(one))
         assert np.array_equal(loaded["b"], np.load(two))

@@ -17,10 +17,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Final, NoReturn
+from typing import Final
 from urllib.parse import urlsplit
 
-import msgspec
 from msgspec import Struct
 
 from din.agent.beats import DatagramBeats
@@ -33,12 +32,12 @@ from din.agent.search import (
     DiscoveryMode,
     HttpClient,
     Search,
+    error_answered,
     said,
 )
 from din.discovery.schedule import MISSED_BEATS_LOST, BeatSchedule
 from din.domain.node import NodeHealth, NodeProfile
-from din.domain.views import ErrorView
-from din.errors import Conflict, DinError, Unreachable, UsageError, error_of_code
+from din.errors import Conflict, DinError, Unreachable, UsageError
 from din.flow.backoff import Backoff
 from din.system.clock import http_date, monotonic_ms, wall_clock_ms
 from din.transport.find import browse as browse_child
@@ -75,12 +74,6 @@ class Joined(Struct, frozen=True):
         tcp = [each for each in self.answer.links if not each.startswith("unix:")]
         here = [f"tcp:{shown}:{each.rpartition(':')[2]}" for each in tcp]
         return tuple(dict.fromkeys((*unix, *here, *tcp)))
-
-
-class _Told(Struct):
-    """An error as the control API answers it."""
-
-    error: ErrorView
 
 
 class _Membership(Struct):
@@ -205,7 +198,7 @@ class Joiner:
         offset_ms = self._clock_offset_ms()
         status, _, answer_body = await client.request("POST", NODES_PATH, body, headers, REQUEST_MS)
         if status != 200:
-            _raise_answered(status, answer_body)
+            raise error_answered(status, answer_body)
         answer = registration.decode_answer(answer_body)
         if isinstance(answer, Refusal):
             raise Conflict(f"refused by {chosen.url}: {answer.reason}", hint=answer.hint)
@@ -291,7 +284,7 @@ class Joiner:
             "POST", HEARTBEAT_PATH, body, headers, timeout_ms
         )
         if status != 200:
-            _raise_answered(status, answer)
+            raise error_answered(status, answer)
         return heartbeat.decode_heartbeat_answer(answer)
 
     def _clock_offset_ms(self) -> int:
@@ -333,12 +326,3 @@ class Joiner:
                 await self._woken.wait()
         self._woken.clear()
         return not self._is_stopping
-
-
-def _raise_answered(status: int, body: bytes) -> NoReturn:
-    """Turn an error answer of the gateway back into the error it was."""
-    try:
-        view = msgspec.json.decode(body, type=_Told).error
-    except msgspec.MsgspecError:
-        raise Unreachable(f"the gateway answered with HTTP status {status}") from None
-    raise error_of_code(view.code, view.message, view.hint)

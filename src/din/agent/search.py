@@ -18,8 +18,8 @@ from typing import Final, Literal, Protocol
 import msgspec
 from msgspec import Struct
 
-from din.domain.views import GatewayView
-from din.errors import DinError, Unreachable, UsageError
+from din.domain.views import ErrorView, GatewayView
+from din.errors import DinError, Unreachable, UsageError, error_of_code
 from din.system.identity import write_atomically
 from din.transport.find import Browsed
 from din.wire.gateway_url import PLAIN_PORT, gateway_url
@@ -76,6 +76,12 @@ class _LastGateway(Struct):
     url: str
 
 
+class _Told(Struct):
+    """An error as the control API answers it."""
+
+    error: ErrorView
+
+
 class Search:
     """Looks for a gateway of one cluster, once per call of `find`."""
 
@@ -102,10 +108,13 @@ class Search:
         self._connect = connect
         self._browse = browse
         self._report = report
+        self._told_hint = ""
+        """Of the last gateway that refused us."""
 
     async def find(self) -> Chosen:
         """A gateway that serves our cluster. Raises Unreachable listing what was tried."""
         tried: list[str] = []
+        self._told_hint = ""
         if self._named and self._mode != "multicast":
             # Another gateway, however near, is not the one that was asked for.
             if chosen := await self._first_serving(self._named, "named by the operator", tried):
@@ -113,7 +122,8 @@ class Search:
             raise Unreachable(
                 f"the gateway of cluster {self._cluster!r} that was named is not there: "
                 f"{'; '.join(tried)}",
-                hint="start it there, name another with --gateway, or name none to look for one",
+                hint=self._told_hint
+                or "start it there, name another with --gateway, or name none to look for one",
             )
         known = "known since this node joined"
         if self._secure and (chosen := await self._first_serving(self._secure, known, tried)):
@@ -128,7 +138,8 @@ class Search:
             return chosen
         raise Unreachable(
             f"no gateway of cluster {self._cluster!r} found: {'; '.join(tried)}",
-            hint="start one with `din up`, or name it with --gateway http://HOST:8000",
+            hint=self._told_hint
+            or "start one with `din up`, or name it with --gateway http://HOST:8000",
         )
 
     def remember(self, url: str) -> None:
@@ -176,7 +187,9 @@ class Search:
         finally:
             await client.close()
         if view is None:
-            return f"answered with HTTP status {status}"
+            error = error_answered(status, body)
+            self._told_hint = error.hint
+            return f"refused: {error.message}"
         return None if view.cluster == self._cluster else f"serves cluster {view.cluster!r}"
 
     def _last_resorts(self) -> tuple[str, ...]:
@@ -196,6 +209,15 @@ class Search:
         except (OSError, msgspec.MsgspecError, UsageError) as error:
             self._report("last_gateway_unreadable", reason=said(error))
             return None
+
+
+def error_answered(status: int, body: bytes) -> DinError:
+    """An error answer of a gateway as the error that it was."""
+    try:
+        view = msgspec.json.decode(body, type=_Told).error
+    except msgspec.MsgspecError:
+        return Unreachable(f"the gateway answered with HTTP status {status}")
+    return error_of_code(view.code, view.message, view.hint)
 
 
 def said(error: BaseException) -> str:

@@ -88,7 +88,7 @@ def _check_elements(meta: TensorMeta, pieces: Sequence[Buffer]) -> None:
 
 
 def _listing(specs: Sequence[TensorSpec]) -> str:
-    return ", ".join(f"{spec.name!r} {spec.dtype} {spec.oip_shape()}" for spec in specs) or "none"
+    return ", ".join(f"{spec.name!r} {spec.dtype} {spec.shown_shape()}" for spec in specs) or "none"
 
 
 def _unexpected(name: str, specs: Sequence[TensorSpec], *, is_twice: bool) -> BadTensor:

@@ -71,7 +71,7 @@ def run(
     Raises NotFound for an unknown name before anything runs.
     """
     rows: list[Row] = []
-    for name in _chosen(names):
+    for name in chosen(names):
         for row in _rows(name, effort or Effort()):
             rows.append(row)
             out(row)
@@ -94,7 +94,8 @@ def _rows(name: str, effort: Effort) -> Iterable[Row]:
         yield missing(name, str(error))
 
 
-def _chosen(names: Sequence[str]) -> tuple[str, ...]:
+def chosen(names: Sequence[str]) -> tuple[str, ...]:
+    """Single benchmarks in place of groups. Raises NotFound for an unknown name."""
     chosen: dict[str, None] = {}
     for name in names:
         if name not in GROUPS and name not in BENCHMARKS:

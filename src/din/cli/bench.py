@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from din.bench.row import Row
-from din.bench.run import BENCHMARKS, groups, is_complete, run
+from din.bench.run import BENCHMARKS, chosen, groups, is_complete, run
 from din.bench.show import as_json, as_line, header
 from din.cli.display import show_document
 from din.cli.frame import Command, output_option
@@ -50,6 +50,7 @@ def run_benchmarks(names: tuple[str, ...], output: str) -> None:
         elif output == "name":
             click.echo(row.name)
 
+    names = chosen(names)
     if is_table:
         click.echo(header())
     rows = run(names, tell)

@@ -145,6 +145,11 @@ def byte_count(value: int | None) -> str:
     return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
 
 
+def count(number: int, word: str) -> str:
+    """`1 slice`, `3 slices`."""
+    return f"{number} {word}" + ("" if number == 1 else "s")
+
+
 def duration(value_ms: float) -> str:
     """Milliseconds as people say them."""
     if value_ms < 1000:

@@ -89,12 +89,12 @@ def check_gateway(gateway: str | None) -> Iterator[Check]:
             yield check_clock(client)
             try:
                 view = client.gateway()
+                yield gateway_row(view, client.url)
+                yield require_key_row(view)
+                yield nodes_row(client)
             except Denied as error:
                 yield Check("gateway", "warn", error.message, "din doctor --key-file FILE")
                 return
-            yield gateway_row(view, client.url)
-            yield nodes_row(client)
-            yield require_key_row(view)
             yield from _administrator_rows(client)
     except DinError as error:
         yield Check("gateway", "bad", error.message, _gateway_fix(url, error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
@@ -27,6 +27,8 @@ STEP_COLUMNS: Final[tuple[Column[TraceStep], ...]] = (
     Column("QUEUE MS", lambda step: number(step.queue_ms, 1), is_number=True),
     Column("GPU %", lambda step: number(step.gpu_util), is_number=True),
 )
+TEXT_MAX: Final = 200
+"""Characters of a value that a table shows."""
 SHOWN_MAX: Final = 20
 """Rows of a result that a table shows."""
 
@@ -222,7 +224,7 @@ def _show_result(answer: Inference) -> None:
     rows = detections(answer.result)
     if rows is None:
         for name, value in answer.result.items():
-            click.echo(f"{name}: {json.dumps(value)[:200]}")
+            click.echo(f"{name}: {_brief(value)}")
         return
     if not rows:
         click.echo("nothing found")
@@ -260,7 +262,21 @@ def detections(result: Mapping[str, Any]) -> list[Detection] | None:
 def _range(array: Any) -> str:
     if array.size == 0 or array.dtype.kind not in "iuf":
         return ""
-    return f", {array.min():.4g} to {array.max():.4g}"
+    return f", values {array.min():.4g} to {array.max():.4g}"
+
+
+def _brief(value: Any) -> str:
+    """A value of a result in one line; of numbers in several dimensions their shape."""
+    shape: list[int] = []
+    inner = value
+    while isinstance(inner, list):
+        items = cast("list[Any]", inner)
+        shape.append(len(items))
+        inner = items[0] if items else None
+    if len(shape) > 1 and isinstance(inner, int | float):
+        return f"numbers of shape {shape}; all of them: -o json, or --output FILE.npz"
+    text = json.dumps(value)
+    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]} ...; all of it: -o json"
 
 
 def _keep(target: Path, answer: Inference, inputs: Sequence[str]) -> None:

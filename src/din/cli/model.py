@@ -55,14 +55,9 @@ def _all_nodes(model: ModelView) -> str:
     return ", ".join(sorted(names)) or UNKNOWN
 
 
-def _specs(specs: tuple[TensorSpec, ...], separator: str) -> str:
-    return separator.join(f"{each.name} {each.dtype} {_shape(each)}" for each in specs)
-
-
-def _shape(spec: TensorSpec) -> str:
-    if spec.shape is None:
-        return "[...]"
-    return "[" + ",".join("?" if dim is None else str(dim) for dim in spec.shape) + "]"
+def specs_in(specs: tuple[TensorSpec, ...], separator: str) -> str:
+    """Names, datatypes and shapes."""
+    return separator.join(f"{each.name} {each.dtype} {each.shown_shape()}" for each in specs)
 
 
 COLUMNS: Final[tuple[Column[ModelView], ...]] = (
@@ -71,8 +66,8 @@ COLUMNS: Final[tuple[Column[ModelView], ...]] = (
     Column("STATE", lambda model: model.state),
     Column("SLICES", lambda model: str(len(model.slices)), is_number=True),
     Column("NODES", _all_nodes),
-    Column("INPUTS", lambda model: _specs(model.inputs, " "), is_wide=True),
-    Column("OUTPUTS", lambda model: _specs(model.outputs, " "), is_wide=True),
+    Column("INPUTS", lambda model: specs_in(model.inputs, " "), is_wide=True),
+    Column("OUTPUTS", lambda model: specs_in(model.outputs, " "), is_wide=True),
     Column("REASON", lambda model: model.reason, is_wide=True),
 )
 
@@ -164,8 +159,8 @@ def _show_model(model: str, gateway: str | None, output: str) -> None:
             ("version", view.version),
             ("state", view.state + (f" ({view.reason})" if view.reason else "")),
             ("answers now", f"version {_other(view)}" if _other(view) else ""),
-            ("inputs", _specs(view.inputs, "\n")),
-            ("outputs", _specs(view.outputs, "\n")),
+            ("inputs", specs_in(view.inputs, "\n")),
+            ("outputs", specs_in(view.outputs, "\n")),
             ("backend options", ", ".join(f"{key}={text}" for key, text in options.items())),
             ("source", manifest.source_sha256 if manifest is not None else ""),
             ("cuts", "\n".join(_cuts(view))),
@@ -173,9 +168,16 @@ def _show_model(model: str, gateway: str | None, output: str) -> None:
         ]
     )
     click.echo()
-    show_table(
-        [each for each in SLICE_COLUMNS if output == "wide" or not each.is_wide], view.slices
-    )
+    show_slices(view, is_wide=output == "wide")
+
+
+def show_slices(view: ModelView, *, is_wide: bool) -> None:
+    """The slices as a table, and why nodes could not load some."""
+    show_table([each for each in SLICE_COLUMNS if is_wide or not each.is_wide], view.slices)
+    for part in view.slices:
+        for each in part.replicas:
+            if each.state == "failed" and each.reason:
+                say(f"slice {part.name} on {each.node} failed: {each.reason}")
 
 
 def _cuts(view: ModelView) -> list[str]:

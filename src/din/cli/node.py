@@ -10,6 +10,7 @@ from din.cli.asking import ask
 from din.cli.display import (
     UNKNOWN,
     Column,
+    count,
     duration,
     mebibytes,
     number,
@@ -210,13 +211,10 @@ def drain_node(node: str, gateway: str | None, dry_run: bool, force: bool) -> No
         held = client.node(node)
         moving = ", ".join(held.slices) or "no slice"
         view = client.drain(held.node_id, is_forced=force, is_dry_run=dry_run)
-    for stuck in view.stuck:
-        say(f"no other node can take {stuck.slice}:")
-        for reason in stuck.reasons:
-            say(f"  {reason}")
+    _say_stuck(view)
     if dry_run:
         end = "served nowhere after that" if force else "kept and served"
-        stays = f"; of these {_names(view)} would be {end}" if view.stuck else ""
+        stays = f"; {count(len(view.stuck), 'slice')} would be {end}" if view.stuck else ""
         say(f"would drain {view.name}: {moving} would move away{stays}")
         return
     click.echo(view.name)
@@ -226,7 +224,8 @@ def drain_node(node: str, gateway: str | None, dry_run: bool, force: bool) -> No
         say(f"{view.name} is {standing(view)}: {moving} to move away, served until others do")
     if view.stuck and not view.is_drain_forced:
         raise CannotPlace(
-            f"{view.name} keeps and serves {_names(view)}: no other node can take that",
+            f"{view.name} keeps and serves {count(len(view.stuck), 'slice')}: no other node can "
+            "take that",
             hint="start a node that can, and it moves; `--force` stops it at once; "
             f"`din node undrain {view.name}` takes the drain back",
         )
@@ -241,7 +240,8 @@ def undrain_node(node: str, gateway: str | None) -> None:
     with ask(gateway) as client:
         view = client.undrain(node)
     click.echo(view.name)
-    say(f"{view.name} is {view.status} and may take slices when it is ready")
+    when = "" if view.status == "ready" else f" as soon as it is ready; now it is {view.status}"
+    say(f"{view.name} may take slices again{when}")
 
 
 @click.command(
@@ -269,3 +269,14 @@ def label_node(node: str, labels: tuple[str, ...], gateway: str | None) -> None:
 
 def _names(view: NodeView) -> str:
     return ", ".join(stuck.slice for stuck in view.stuck)
+
+
+def _say_stuck(view: NodeView) -> None:
+    """What no other node can take; slices that are refused for the same reasons are named once."""
+    by_reasons: dict[tuple[str, ...], list[str]] = {}
+    for stuck in view.stuck:
+        by_reasons.setdefault(stuck.reasons, []).append(stuck.slice)
+    for reasons, slices in by_reasons.items():
+        say(f"no other node can take {', '.join(slices)}:")
+        for reason in reasons:
+            say(f"  {reason}")

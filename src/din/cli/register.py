@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 import click
 import msgspec
 
 from din.cli.asking import ask
-from din.cli.display import byte_count, show_document, show_table
+from din.cli.display import byte_count, show_document
 from din.cli.frame import Command, gateway_option, output_option, say
-from din.cli.model import SLICE_COLUMNS
+from din.cli.model import show_slices, specs_in
 from din.cli.options import pairs
 from din.cli.progress import Progress
 from din.cli.strategy import Registration, read_model_alone, read_model_file
@@ -156,7 +157,7 @@ def _wait(client: Client, view: ModelView, timeout_ms: int) -> Answer:
             if view.state == "ready":
                 return answer
             if view.state == "failed":
-                say("it is not registered; `din model inspect` shows it for ten minutes")
+                say(f"not registered; `{_inspect(view)}` shows it for ten minutes")
                 raise failure_of(view)
             now_s = time.monotonic()
             is_unplaced = view.state == "placing" and bool(view.reason)
@@ -187,7 +188,8 @@ def failure_of(view: ModelView) -> DinError:
     return CannotPlace(
         view.reason or f"no node can take model {view.model_id!r}",
         hint=view.hint
-        or f"it stays registered and is placed when a node fits; why: din plan {view.model_id}",
+        or "it stays registered and is placed when a node fits; why: "
+        f"din plan {quote(view.model_id)}",
     )
 
 
@@ -195,7 +197,7 @@ def _too_slow(view: ModelView, timeout_ms: int) -> DeadlineExceeded:
     reason = f": {view.reason}" if view.reason else ""
     return DeadlineExceeded(
         f"model {view.model_id!r} is still {view.state} after {timeout_ms / 1000:g} s{reason}",
-        hint=f"it goes on; see `din model inspect {view.model_id}`, or give more --timeout-ms",
+        hint=f"it goes on; see `{_inspect(view)}`, or give more --timeout-ms",
     )
 
 
@@ -206,8 +208,7 @@ def _show(answer: Answer, output: str, *, dry_run: bool, no_wait: bool) -> None:
     elif output == "name":
         click.echo(view.model_id)
     else:
-        columns = [each for each in SLICE_COLUMNS if output == "wide" or not each.is_wide]
-        show_table(columns, view.slices)
+        show_slices(view, is_wide=output == "wide")
     for cut in view.cuts:
         size = byte_count(cut.nbytes) if cut.nbytes is not None else "size depends on the input"
         say(f"cut after slice {cut.after_slice}: {', '.join(cut.tensors)} cross ({size})")
@@ -216,15 +217,24 @@ def _show(answer: Answer, output: str, *, dry_run: bool, no_wait: bool) -> None:
     if dry_run:
         say(f"dry run: model {view.model_id} was cut and not registered")
     elif no_wait:
-        say(f"next: din model inspect {view.model_id} --watch")
+        say(f"next: {_inspect(view)} --watch")
     else:
         say(f"model {view.model_id} version {view.version} is {view.state}")
-        say(f"next: din infer {view.model_id} --input {_input_word(view)}")
+        if not _has_adapter(view):
+            say(f"it takes {specs_in(view.inputs, ', ')}")
+        say(f"next: din infer {quote(view.model_id)} --input {_input_word(view)}")
+
+
+def _inspect(view: ModelView) -> str:
+    return f"din model inspect {quote(view.model_id)}"
+
+
+def _has_adapter(view: ModelView) -> bool:
+    return any(part.kind == "before" for part in view.slices)
 
 
 def _input_word(view: ModelView) -> str:
     """What such a model is asked with: a photo needs an adapter, tensors do not."""
-    has_adapter = any(part.kind == "before" for part in view.slices)
-    if has_adapter:
+    if _has_adapter(view):
         return "PHOTO"
     return "TENSOR.npy" if len(view.inputs) == 1 else "NAME=TENSOR.npy ..."

@@ -105,7 +105,7 @@ def joining_words(log_lines: Sequence[str], cluster: str) -> str:
             return f"it joined {entry.gateway}, {entry.how}"
         if entry.event == "started":
             break
-    return f"it still looks for a gateway of cluster {cluster}"
+    return f"it still looks for a gateway of cluster {cluster}; its log says what it tries"
 
 
 def _is_running(config: NodeConfig) -> bool:

@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from din.cli.asking import ask
-from din.cli.display import Column, is_terminal, number, repeat, show, show_document
+from din.cli.display import UNKNOWN, Column, is_terminal, number, repeat, show, show_document
 from din.cli.frame import Command, gateway_option, output_option, printable, say, watch_option
 from din.client.client import Client, decode_answer
 from din.client.http import Answer
@@ -38,7 +38,7 @@ COLUMNS: Final[tuple[Column[Trace], ...]] = (
     Column("STATUS", lambda trace: trace.status),
     Column("MS", lambda trace: number(trace.duration_ms, 1), is_number=True),
     Column("TRIES", lambda trace: str(max(1, len(trace.attempts))), is_number=True),
-    Column("NODES", lambda trace: ", ".join(nodes_of(trace))),
+    Column("NODES", lambda trace: ", ".join(nodes_of(trace)) or UNKNOWN),
     Column("STARTED", lambda trace: trace.started_at, is_wide=True),
     Column("PATH", lambda trace: trace.path, is_wide=True),
 )

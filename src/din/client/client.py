@@ -195,7 +195,7 @@ class Client:
             names = ", ".join(repr(each.name) for each in inputs)
             raise BadTensor(
                 f"model {model!r} takes {len(inputs)} inputs",
-                hint=f"give a mapping with {names}",
+                hint=f"name each: {names} (--input NAME=FILE.npy, or a mapping in Python)",
             )
         return inputs[0].name
 

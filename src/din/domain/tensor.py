@@ -53,6 +53,12 @@ class TensorSpec(Struct, frozen=True):
         """Shape as the Open Inference Protocol prints it: -1 for a free dim, [] if rank unknown."""
         return [dim if isinstance(dim, int) else -1 for dim in self.shape or ()]
 
+    def shown_shape(self) -> str:
+        """Shape for people: `[N, 3, ?]`, a free dim by its symbol, `[...]` if rank unknown."""
+        if self.shape is None:
+            return "[...]"
+        return f"[{', '.join('?' if dim is None else str(dim) for dim in self.shape)}]"
+
 
 class TensorMeta(Struct, frozen=True, array_like=True):
     """One concrete tensor: name, datatype word, shape, size in bytes as it lies in memory."""
@@ -131,9 +137,9 @@ def _check_shape(spec: TensorSpec, meta: TensorMeta, symbols: dict[str, int]) ->
             wanted = symbols.setdefault(dim, size) if isinstance(dim, str) else dim
             fits = fits and (wanted is None or wanted == size)
     if not fits:
-        wanted_shape = [dim if dim is not None else "?" for dim in spec.shape]
         raise BadTensor(
-            f"input {spec.name!r} has shape {list(meta.shape)} but the model takes {wanted_shape}",
+            f"input {spec.name!r} has shape {list(meta.shape)} but the model takes "
+            f"{spec.shown_shape()}",
             hint=_shape_hint(spec.shape),
         )
 

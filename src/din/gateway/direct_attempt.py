@@ -79,7 +79,10 @@ class DirectAttempt:
         request, node_id = self._request, self._replica.node_id
         node = request.tools.name_of(node_id)
         if request.remaining_ms() <= 0:
-            error = DeadlineExceeded(f"the deadline passed while node {node} computed or queued it")
+            error = DeadlineExceeded(
+                f"the deadline passed while node {node} computed or queued it",
+                hint="give it more time: timeout_ms in the request, --timeout-ms of the commands",
+            )
             return AttemptEnded(error, is_retryable=False)
         return AttemptEnded(
             ExecutionFailed(f"node {node} did not answer within {self.patience_ms:.0f} ms"),

@@ -161,7 +161,7 @@ def _outscored(
             node=table.name(row),
             constraint="score",
             observed=f"{mine:.3f}",
-            required=f"< {best:.3f}",
+            required=f"< {best:.3f}" if mine > best else "less for the whole plan",
             detail=detail,
         )
 
