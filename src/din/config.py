@@ -246,6 +246,18 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def check_gateway_network(config: GatewayConfig) -> None:
+    """Raises UsageError when both plain text and TLS are wanted off this machine: links cannot be
+    both, and who speaks plain text would be let in anyway."""
+    if config.tls and config.insecure_network:
+        raise UsageError(
+            "tls and insecure_network are both on: with TLS only joined nodes have links, in plain "
+            "text everybody has",
+            hint="leave out --insecure-network (machines join by a token: din token create), or "
+            "--tls",
+        )
+
+
 def default_node_name(host_name: str) -> str:
     """A host name as an RFC 1123 label."""
     label = re.sub(r"[^a-z0-9-]+", "-", host_name.partition(".")[0].lower()).strip("-")[:63]

@@ -297,6 +297,8 @@ def test_a_jitter_outside_its_range_is_warned_of_or_refused(
         ("node start --label line --name a", "--label 'line' is not NAME=VALUE"),
         ("node start --name a --port 70000", "port is 70000"),
         ("gateway start --policy fastest", "policy is 'fastest'"),
+        ("gateway start --tls --insecure-network", "tls and insecure_network are both on"),
+        ("up --host 10.0.0.1 --tls --insecure-network", "tls and insecure_network are both on"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(

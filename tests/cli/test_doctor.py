@@ -129,6 +129,24 @@ def test_every_list_of_nodes_shouts_about_an_insecure_gateway(
     assert "INSECURE" not in told.stdout
 
 
+def test_nodes_that_run_insecurely_are_named_by_lists_and_by_the_doctor(
+    run: Run, fake: FakeGateway
+) -> None:
+    assert rows(run("doctor", "-o", "json"))["insecure nodes"]["state"] == "ok"
+    bare = [
+        msgspec.structs.replace(node_view(), name=f"edge-{n}", is_insecure_network=n > 1)
+        for n in range(8)
+    ]
+    fake.routes["GET", "/api/v1/nodes"] = document(node_list(*bare))
+    told = run("node", "list", color=True)
+    assert "\x1b[31m\x1b[1mINSECURE" in told.stderr
+    assert "edge-2, edge-3, edge-4, edge-5, edge-6, 1 more" in told.stderr
+    assert "edge-1," not in told.stderr
+    told = run("doctor")
+    assert told.exit_code == 1
+    assert "insecure nodes: on the machine of edge-2: din node join TOKEN" in told.stderr
+
+
 def test_a_caller_without_a_key_still_sees_clock_and_machine(run: Run, fake: FakeGateway) -> None:
     fake.routes["GET", "/api/v1/gateway"] = failing(Unauthenticated("an API key is needed"))
     told = run("doctor", "-o", "json")

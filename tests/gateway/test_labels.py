@@ -79,10 +79,28 @@ def test_trust_is_never_what_a_machine_of_the_network_says_of_itself(tmp_path: P
         assert "trust" not in roll.admitted(Peer("10.0.0.7"), claiming).labels
         name = PeerName("default", "node", NODE.node_id)
         await roll.bind(NODE.node_id, Binding("ab" * 32, "n", {"site": "b"}))
-        joined = roll.admitted(Peer("10.0.0.7", is_tls=True, name=name), claiming)
+        machine = Peer("10.0.0.7", is_tls=True, name=name)
+        joined = roll.admitted(machine, claiming)
         assert joined.labels == {"site": "b"}
         await roll.bind(NODE.node_id, Binding("ab" * 32, "n", {"trust": "high"}))
-        trusted = roll.admitted(Peer("10.0.0.7", is_tls=True, name=name), claiming)
+        trusted = roll.admitted(machine, claiming)
         assert trusted.labels == {"site": "a", "trust": "high"}
+
+    play(tmp_path, story)
+
+
+def test_who_registers_from_another_machine_without_tls_is_insecure_whatever_it_says(
+    tmp_path: Path,
+) -> None:
+    async def story(store: SqliteStore) -> None:
+        roll = Roll(store, lambda: 0)
+        machine = Peer("10.0.0.7", is_tls=True, name=PeerName("default", "node", NODE.node_id))
+        told = replace(NODE, is_insecure_network=True)
+        admitted = [
+            roll.admitted(peer, profile).is_insecure_network
+            for peer in (Peer("127.0.0.1"), Peer("10.0.0.7"), machine)
+            for profile in (NODE, told)
+        ]
+        assert admitted == [False, True, True, True, False, True]
 
     play(tmp_path, story)

@@ -318,6 +318,18 @@ def test_programs_refuse_a_port_that_was_taken_after_the_check(network: Network)
             other.stop()
 
 
+def test_a_gateway_is_not_plain_and_encrypted_at_once(tmp_path: Path) -> None:
+    both = Network(tmp_path)
+    try:
+        with pytest.raises(AssertionError):
+            both.start_gateway(seconds=3, tls=True, tls_port=0, insecure_network=True)
+        assert both.gateway is not None
+        assert both.gateway.wait(20) == 2
+        assert "tls and insecure_network are both on" in both.log_of("gateway")
+    finally:
+        both.stop()
+
+
 def test_a_second_gateway_on_the_same_state_directory_is_refused(network: Network) -> None:
     state = network.folder / "gateway"
     before = (state / "gateway.json").read_text()

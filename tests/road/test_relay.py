@@ -112,6 +112,9 @@ def test_the_gateway_relays_between_nodes_that_cannot_dial_each_other(
         start_on(network, sea, name, island, address)
     network.wait_ready(LEFT, RIGHT)
     nodes_take_tcp_only(network, LEFT, RIGHT)
+    shouted = network.din("node", "list").stderr
+    assert "the gateway speaks plain text off loopback" in shouted
+    assert f"(--insecure-network) at {LEFT}, {RIGHT};" in shouted
     register_chain(network, slices=ZIGZAG)
     answers_normally(network)
     with network.client() as client:

@@ -50,6 +50,8 @@ def make_profile(
     identity: Identity,
     accelerator: Accelerator | None,
     addresses: tuple[str, ...],
+    *,
+    has_joined: bool = False,
 ) -> NodeProfile:
     """The profile for the registration. Raises UsageError for a bad device type."""
     found = take_fingerprint(accelerator)
@@ -76,6 +78,7 @@ def make_profile(
         addresses=addresses,
         fingerprint_sha256=found.sha256,
         protocol_versions=(PROTOCOL_VERSION,),
+        is_insecure_network=config.insecure_network and not has_joined,
     )
 
 

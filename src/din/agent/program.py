@@ -353,8 +353,9 @@ async def serve(config: NodeConfig) -> None:
             accelerator = found = None
             Log().report("accelerator_lost", reason=error.message)
         sensors = Sensors(sensor_settings(config), accelerator)
-        profile = make_profile(config, identity, found, ())
-        agent = Agent(config, identity, sensors, profile, open_trust(config, identity.node_id))
+        trust = open_trust(config, identity.node_id)
+        profile = make_profile(config, identity, found, (), has_joined=trust is not None)
+        agent = Agent(config, identity, sensors, profile, trust)
         loop = asyncio.get_running_loop()
         for number in stop_signals():
             loop.add_signal_handler(number, agent.stop)

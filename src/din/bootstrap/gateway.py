@@ -28,7 +28,7 @@ from din.artifacts.files import ArtifactFolder
 from din.bootstrap.access import Access, open_access
 from din.bootstrap.log import Log
 from din.bootstrap.reach import CertifiedHosts, Reach
-from din.config import GatewayConfig, is_loopback, received_config
+from din.config import GatewayConfig, check_gateway_network, is_loopback, received_config
 from din.discovery.membership import Membership
 from din.discovery.schedule import BeatSchedule
 from din.errors import DinError
@@ -76,6 +76,7 @@ def main() -> int:
     unblock_stderr()
     try:
         config = received_config(GatewayConfig, os.environ)
+        check_gateway_network(config)
         raise_limit()
         asyncio.run(_run(config))
     except (DinError, OSError) as fault:

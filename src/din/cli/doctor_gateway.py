@@ -12,12 +12,13 @@ from din import version
 from din.cli.asking import ask
 from din.cli.check import Check, Place, running_gateway
 from din.cli.doctor_disk import CLOCK_FIX
+from din.cli.node import insecure_names
 from din.cli.sources import collect, load_gateway, load_node
 from din.client.client import Client, decode_answer
 from din.config import Section, is_loopback
 from din.domain.audit import AuditCheck
 from din.domain.keys import KeyList, KeyView
-from din.domain.views import GatewayView
+from din.domain.views import GatewayView, NodeList
 from din.errors import Denied, DinError, Unreachable
 from din.system.clock import wall_clock_ms
 
@@ -27,6 +28,7 @@ RECENTLY: Final = timedelta(days=7)
 """A key that was used so shortly before it expired is probably still shown by somebody."""
 NAMES_MAX: Final = 5
 SECURE_FIX: Final = "din down && din up --host ADDRESS"
+JOIN_FIX: Final = "din node join TOKEN, then start it without --insecure-network"
 
 
 def check_listening(place: Place | None, environment: Mapping[str, str]) -> Check:
@@ -91,7 +93,9 @@ def check_gateway(gateway: str | None) -> Iterator[Check]:
                 view = client.gateway()
                 yield gateway_row(view, client.url)
                 yield require_key_row(view)
-                yield nodes_row(client)
+                nodes = client.nodes()
+                yield nodes_row(nodes)
+                yield insecure_nodes_row(nodes)
             except Denied as error:
                 yield Check("gateway", "warn", error.message, "din doctor --key-file FILE")
                 return
@@ -143,9 +147,18 @@ def gateway_row(view: GatewayView, url: str) -> Check:
     return Check("gateway", "ok", seen)
 
 
-def nodes_row(client: Client) -> Check:
-    """Whether nodes are ready, and why the others are not. Raises DinError."""
-    nodes = client.nodes().items
+def insecure_nodes_row(view: NodeList) -> Check:
+    """Which nodes, on whatever machine, were started with --insecure-network."""
+    insecure = insecure_names(view)
+    if not insecure:
+        return Check("insecure nodes", "ok", "none")
+    seen = f"INSECURE: plain text, nobody is asked, at {', '.join(insecure)}"
+    return Check("insecure nodes", "bad", seen, f"on the machine of {insecure[0]}: {JOIN_FIX}")
+
+
+def nodes_row(view: NodeList) -> Check:
+    """Whether nodes are ready, and why the others are not."""
+    nodes = view.items
     if not nodes:
         return Check("nodes", "warn", "none has joined", "din node start --name edge-1")
     absent = [node for node in nodes if node.status != "ready"]

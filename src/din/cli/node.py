@@ -55,10 +55,21 @@ INSECURE: Final = (
     "INSECURE: the gateway speaks plain text off loopback (--insecure-network) and obeys anybody; "
     "see `din doctor`"
 )
+INSECURE_NODES: Final = (
+    "INSECURE: plain text and no authentication (--insecure-network) at {names}; see `din doctor`"
+)
+NAMES_MAX: Final = 5
 EMPTY: Final = (
     "no node has joined cluster {cluster}\n"
     "hint: start one with `din node start --name edge-1`; if one runs, `din doctor` tests multicast"
 )
+
+
+def insecure_names(view: NodeList) -> list[str]:
+    """Nodes that run with --insecure-network, a few by name."""
+    names = [node.name for node in view.items if node.is_insecure_network]
+    more = [f"{len(names) - NAMES_MAX} more"] if len(names) > NAMES_MAX else []
+    return [*names[:NAMES_MAX], *more]
 
 
 def _show_nodes(gateway: str | None, output: str) -> None:
@@ -68,6 +79,8 @@ def _show_nodes(gateway: str | None, output: str) -> None:
     show(output, answer.body, view.items, COLUMNS, lambda node: node.name)
     if view.is_insecure_network:
         shout(INSECURE)
+    if insecure := insecure_names(view):
+        shout(INSECURE_NODES.format(names=", ".join(insecure)))
     if output in ("table", "wide"):
         if not view.items:
             say(EMPTY.format(cluster=view.cluster))

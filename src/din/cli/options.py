@@ -11,7 +11,7 @@ import click
 
 from din.cli.frame import say
 from din.cli.sources import collect, load_gateway, load_node
-from din.config import GatewayConfig, NodeConfig, is_loopback
+from din.config import GatewayConfig, NodeConfig, check_gateway_network, is_loopback
 from din.errors import UsageError
 from din.transport.membership import FOLDER, has_joined
 
@@ -195,6 +195,7 @@ def gateway_settings(flags: Mapping[str, object]) -> GatewayConfig:
     config = load_gateway(flags, os.environ)
     for warning in collect("gateway", flags, os.environ).warnings:
         say(f"warning: {warning}")
+    check_gateway_network(config)
     _check_jitter(config)
     return config
 
@@ -246,6 +247,8 @@ def _check_jitter(config: GatewayConfig) -> None:
 
 def _check_network(config: NodeConfig) -> None:
     is_joined = has_joined(Path(config.state_dir) / FOLDER)
+    if is_joined and config.insecure_network:
+        say("warning: --insecure-network does nothing: this node has joined, and speaks TLS only")
     if is_joined or config.insecure_network or is_loopback(config.host):
         return
     raise UsageError(

@@ -41,6 +41,8 @@ class NodeProfile(Struct, frozen=True, kw_only=True):
     fingerprint_sha256: str = ""
     """First 16 hex digits of SHA256 over the hardware part: two clones share it."""
     protocol_versions: tuple[int, ...] = (1,)
+    is_insecure_network: bool = False
+    """It runs with `insecure_network` and has not joined: its links are plain text, to anybody."""
 
 
 class NodeHealth(Struct, frozen=True, kw_only=True):

@@ -122,7 +122,11 @@ class Roll:
         binding = self._bound.get(profile.node_id)
         given = binding.labels if binding is not None else {}
         own = {name: text for name, text in profile.labels.items() if name != TRUST_LABEL}
-        return msgspec.structs.replace(profile, labels={**own, **given})
+        # Whoever registers from another machine without TLS speaks plain text, whatever it says.
+        is_insecure = profile.is_insecure_network or not peer.is_tls
+        return msgspec.structs.replace(
+            profile, labels={**own, **given}, is_insecure_network=is_insecure
+        )
 
     # What changes it.
 

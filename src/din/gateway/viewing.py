@@ -37,6 +37,7 @@ def node_view(
         warnings=gateway.fleet.warnings_of(profile.node_id),
         is_draining=gateway.drains.is_leaving(profile.node_id),
         is_drain_forced=gateway.drains.is_forced(profile.node_id),
+        is_insecure_network=profile.is_insecure_network,
         stuck=_stuck_on(gateway, profile.node_id) if stuck is None else stuck,
     )
 

@@ -56,7 +56,8 @@ _ANSWER = "registration answer"
 (
     NODE_ID, SESSION, NAME, CLUSTER, DEVICE_TYPE, CPU_MODEL, CPU_ISA, CPU_CENTICORES, MEMORY_MIB,
     ACCELERATOR, ACCELERATOR_MIB, BACKENDS, VERSIONS, LABELS, ADDRESSES, FINGERPRINT, PROTOCOLS,
-) = _NODE_TAGS = tuple(range(1, 18))  # fmt: skip
+    INSECURE,
+) = _NODE_TAGS = tuple(range(1, 19))  # fmt: skip
 (
     OUTCOME, GIVEN_NAME, GATEWAY_ID, INTERVAL_MS, JITTER_MS, LINKS, PROTOCOL, WARNINGS, REASON,
     HINT, GATEWAY_PROTOCOLS, GATEWAY_CLUSTER, BEAT_KEY, BEAT_PORT,
@@ -173,6 +174,7 @@ def encode_registration(profile: NodeProfile, cluster: str) -> bytes:
         fingerprint = bytes.fromhex(profile.fingerprint_sha256)
         writer.raw(FINGERPRINT, "fingerprint_sha256", fingerprint, 8)
     writer.raw(PROTOCOLS, "protocol_versions", bytes(profile.protocol_versions), PROTOCOL_COUNT_MAX)
+    writer.integer(INSECURE, "insecure_network", 1 if profile.is_insecure_network else None, 1)
     return writer.body()
 
 
@@ -201,6 +203,7 @@ def decode_registration(body: Buffer) -> Registration:
         addresses=reader.texts(ADDRESSES, "addresses", ADDRESS_COUNT_MAX, ADDRESS_BYTES_MAX),
         fingerprint_sha256=fingerprint.hex(),
         protocol_versions=tuple(protocols or b""),
+        is_insecure_network=bool(reader.integer(INSECURE, "insecure_network", 1)),
     )
     cluster = _needed("cluster", reader.text(CLUSTER, "cluster", CLUSTER_BYTES_MAX))
     _check_profile(profile, cluster)
