@@ -10,7 +10,7 @@ _BAD_WORDS: Final = ("fail", "refused", "died", "cannot", "not_", "lost", "dropp
 
 
 class Log(LogLines):
-    """One JSON object a line, also on a terminal: whoever started the agent reads it."""
+    """What every room of the agent reports to."""
 
     def report(self, event: str, **facts: object) -> None:
         """A line whose level follows from its words, for rooms that know no levels."""

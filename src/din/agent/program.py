@@ -46,6 +46,7 @@ from din.execution.events import SliceKey
 from din.system.descriptors import raise_limit
 from din.system.identity import NODE_STRIDE, Identity, claim_directory, start_error
 from din.system.lines import unblock_stderr
+from din.system.log import is_read_by_a_person
 from din.system.memory import give_memory_back
 from din.system.network import AddressWatch
 from din.system.privacy import hide
@@ -82,7 +83,7 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._config, self._identity = config, identity
         self._sensors, self._profile = sensors, profile
-        self._log = Log()
+        self._log = Log(is_plain=is_read_by_a_person())
         report = self._log.report
         self._sensor_news = SensorNews(sensors.troubles, report)
         self._random = Random()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
-from din.system.log import LogLines
+from din.system.log import LogLines, is_read_by_a_person
 
 
 class Log(LogLines):
     """Call it with what happened and the facts: `log("node lost", node="edge-1")`."""
 
     def __init__(self, program: str) -> None:
-        super().__init__(is_plain=sys.stderr is not None and sys.stderr.isatty())
+        super().__init__(is_plain=is_read_by_a_person())
         self._program = program
 
     def __call__(self, event: str, **facts: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
@@ -12,6 +13,7 @@ import click
 from din.cli.asking import ask
 from din.cli.display import UNKNOWN, Column, number, show_table
 from din.cli.frame import Command, gateway_option, say
+from din.cli.progress import told_when_slow
 from din.client.client import INFER_MS
 from din.client.result import Inference
 from din.domain.request import TraceStep
@@ -101,7 +103,8 @@ def infer(
             hint=".png or .jpg draws boxes, .npz keeps tensors, .json keeps the result",
         )
     given = read_inputs(inputs)
-    with ask(gateway) as client:
+    slow = f"no answer yet; where it would run, or why nowhere: din plan {quote(model)}"
+    with ask(gateway) as client, told_when_slow(slow):
         answer = client.infer(model, given, outputs=wanted, timeout_ms=timeout_ms, version=version)
     if raw:
         click.echo(json.dumps(_plain(answer.result)))

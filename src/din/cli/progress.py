@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Final
 
 from din.cli.display import byte_count
-from din.cli.frame import printable, verbosity
+from din.cli.frame import printable, say, verbosity
 
 SHOWN_AFTER_S: Final = 1.0
+SLOW_AFTER_S: Final = 3.0
 REDRAWN_AFTER_S: Final = 0.1
 BAR_COLUMNS: Final = 24
 LINE_COLUMNS_MAX: Final = 79
+
+
+@contextmanager
+def told_when_slow(text: str, after_s: float = SLOW_AFTER_S) -> Generator[None]:
+    """One line for a person while a call that cannot report takes long."""
+    timer = threading.Timer(after_s, say, (text,))
+    timer.daemon = True
+    if sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Progress:

@@ -18,6 +18,12 @@ Level = Literal["info", "warning", "error"]
 TEXT_CHARACTERS_MAX: Final = 2000
 
 
+def is_read_by_a_person() -> bool:
+    """Whether standard error is a terminal; there is none at all where descriptor 2 was closed
+    before Python started."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 class LogLines:
     """Writes lines; safe to call from anywhere in the loop's thread."""
 
