@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from din.system.identity import (
     claim_directory,
     disk_error,
     write_atomically,
+    write_together,
 )
 
 
@@ -129,6 +131,49 @@ def test_a_full_disk_is_said_and_the_old_file_stays(tmp_path: Path, monkeypatch)
     assert "free some space" in caught.value.hint
     assert path.read_bytes() == b"old"
     assert [each.name for each in tmp_path.iterdir()] == ["file.json"]
+
+
+def test_files_that_are_written_together_are_all_synced_before_the_first_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, last = (tmp_path / name for name in ("one", "two", "last"))
+    write_together({one: b"1", two: b"2"})
+    sync, replace = os.fsync, Path.replace
+    done: list[str] = []
+
+    def synced(number: int) -> None:
+        sync(number)
+        done.append("sync")
+
+    def replaced(self: Path, target: Path) -> Path:
+        done.append(target.name)
+        return replace(self, target)
+
+    monkeypatch.setattr("os.fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    write_together({one: b"a", two: b"b", last: b"c"}, mode=0o600)
+    assert done == ["sync"] * 3 + ["one", "two", "last", "sync"]
+    assert [each.read_bytes() for each in (one, two, last)] == [b"a", b"b", b"c"]
+    assert last.stat().st_mode & 0o777 == 0o600
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_of_files_that_are_written_together_none_is_replaced_when_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    write_together({one: b"1", two: b"2"})
+    left = [None, OSError(errno.ENOSPC, "No space left on device")]
+
+    def full(_: int) -> None:
+        if (error := left.pop()) is not None:
+            raise error
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(Unavailable, match="No space left"):
+        write_together({one: b"a", two: b"b"})
+    assert (one.read_bytes(), two.read_bytes()) == (b"1", b"2")
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_directory_that_cannot_be_made_is_an_error_with_a_hint(tmp_path: Path) -> None:

@@ -11,7 +11,12 @@ from cryptography import x509
 from din.domain.trust import PeerName
 from din.errors import Denied, UsageError
 from din.trust.authority import open_authority
-from din.trust.requests import new_key_pem, public_key_of_request, signing_request
+from din.trust.requests import (
+    check_issued,
+    new_key_pem,
+    public_key_of_request,
+    signing_request,
+)
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 NODE = PeerName("plant", "node", "00112233aabbccdd")
@@ -65,3 +70,21 @@ def test_hosts_are_named_beside_the_machine(tmp_path: Path) -> None:
     assert names.get_values_for_type(x509.UniformResourceIdentifier) == [NODE.uri]
     assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == list(hosts[:2])
     assert names.get_values_for_type(x509.DNSName) == ["gateway-7"]
+
+
+def test_what_comes_as_a_certificate_is_of_the_authority_and_for_the_own_key(
+    tmp_path: Path,
+) -> None:
+    now = datetime.now(UTC)
+    ours = open_authority(tmp_path / "ours", "plant", now)
+    other = open_authority(tmp_path / "other", "plant", now)
+    key = new_key_pem()
+    public = public_key_of_request(signing_request(key))
+    name = PeerName("plant", "node", "00112233aabbccdd")
+    issued = ours.issue(public, name, now)
+    check_issued(issued, key, ours.pem)
+    with pytest.raises(Denied, match="for another key"):
+        check_issued(issued, new_key_pem(), ours.pem)
+    for wrong in (other.issue(public, name, now), other.pem, b"", b"nonsense"):
+        with pytest.raises(Denied, match="none of the cluster's authority"):
+            check_issued(wrong, key, ours.pem)

@@ -47,10 +47,12 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "encrypted-link": Benchmark(
         "din.bench.encrypted:encrypted_links", "one frame by TLS against plain TCP"
     ),
+    "join": Benchmark("din.bench.joining:joins", "a machine gets its certificate by a token"),
 }
 TRUST: Final = (
     "encrypted-link",
     "sealing",
+    "join",
 )
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "road": tuple(name for name in BENCHMARKS if name not in TRUST),

@@ -2,7 +2,8 @@
 
 1. fetch the authority over a connection that proves nothing, and compare it with the token
 2. connect anew, verified against that authority, and see that a gateway answers
-3. show the token and the signing request; write what comes back
+3. show the token and the signing request; write what comes back, `cluster.json` last: with it the
+   node has joined
 
 The private key is made once and is on disk before anything is sent: when an answer is lost, the
 same token serves the same key again.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import ssl
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +24,7 @@ from din.domain.enrolment import Enrolled, JoinOrder, Membership, RenewOrder
 from din.enrol.exchange import CLOCKS, Channel, foreign
 from din.errors import Denied, DinError, Unreachable
 from din.system.identity import disk_error, write_atomically
-from din.transport.membership import EnrolOrder, read_membership, write_membership
+from din.transport.membership import EnrolOrder, read_membership, write_enrolled
 from din.transport.tls import (
     check_peer,
     client_context,
@@ -31,7 +33,7 @@ from din.transport.tls import (
     unverified_context,
 )
 from din.trust.authority import read_secret
-from din.trust.requests import new_key_pem, signing_request
+from din.trust.requests import check_issued, new_key_pem, signing_request
 from din.wire.join_token import JoinToken, parse_join_token
 
 SKEW_MS_MAX: Final = 5 * 60 * 1000
@@ -45,8 +47,9 @@ def join(order: EnrolOrder, now_ms: Callable[[], int]) -> Membership:
     """Join by the first gateway that is the token's. Raises Denied, Unreachable or Unavailable
     with what each of them was."""
     token = parse_join_token(order.token)
-    key_pem = _own_key(Path(order.folder))
-    return _first(order.gateways, lambda url: _join_at(url, token, order, key_pem, now_ms))
+    with ThreadPoolExecutor(1) as pool:  # the key gets to the disk while the gateway is looked at
+        key = pool.submit(_own_key, Path(order.folder))
+        return _first(order.gateways, lambda url: _join_at(url, token, order, key.result, now_ms))
 
 
 def renew(order: EnrolOrder, now_ms: Callable[[], int]) -> Membership:
@@ -54,14 +57,19 @@ def renew(order: EnrolOrder, now_ms: Callable[[], int]) -> Membership:
     folder = Path(order.folder)
     before = read_membership(folder)
     files = files_in(folder, "node")
-    request = signing_request(read_secret(files.key)).decode()
+    key_pem, authority_pem = read_secret(files.key), _authority_in(files.authority)
+    request = signing_request(key_pem).decode()
 
     def renew_at(url: str) -> Membership:
         with _verified(url, client_context(files)) as channel:
             check_peer(channel.peer(), before.cluster, "gateway")
             body = msgspec.json.encode(RenewOrder(request=request))
             enrolled = _read(channel.ask("POST", RENEW_PATH, body), before.cluster)
-        return _keep(folder, before.node_id, enrolled, now_ms)
+        check_issued(enrolled.certificate.encode(), key_pem, authority_pem)
+        written = {files.certificate: enrolled.certificate.encode()}
+        membership = _membership(before.node_id, enrolled, now_ms())
+        write_enrolled(folder, membership, written)
+        return membership
 
     return _first(order.gateways, renew_at)
 
@@ -82,12 +90,17 @@ def _first(urls: tuple[str, ...], attempt: Callable[[str], Membership]) -> Membe
 
 
 def _join_at(
-    url: str, token: JoinToken, order: EnrolOrder, key_pem: bytes, now_ms: Callable[[], int]
+    url: str,
+    token: JoinToken,
+    order: EnrolOrder,
+    key: Callable[[], bytes],
+    now_ms: Callable[[], int],
 ) -> Membership:
     authority = _pinned_authority(url, token, now_ms)
     with _verified(url, pinned_context(authority)) as channel:
         name = channel.peer()
         gateway = check_peer(name, name.cluster if name else "", "gateway")
+        key_pem = key()
         join_order = JoinOrder(
             token_id=token.id,
             secret=token.secret,
@@ -97,9 +110,16 @@ def _join_at(
         )
         answer = channel.ask("POST", JOIN_PATH, msgspec.json.encode(join_order))
     enrolled = _read(answer, gateway.cluster)
+    check_issued(enrolled.certificate.encode(), key_pem, authority.encode())
     folder = Path(order.folder)
-    write_atomically(files_in(folder, "node").authority, authority.encode())
-    return _keep(folder, order.node_id, enrolled, now_ms)
+    files = files_in(folder, "node")
+    membership = _membership(order.node_id, enrolled, now_ms())
+    written = {
+        files.authority: authority.encode(),
+        files.certificate: enrolled.certificate.encode(),
+    }
+    write_enrolled(folder, membership, written)
+    return membership
 
 
 def _pinned_authority(url: str, token: JoinToken, now_ms: Callable[[], int]) -> str:
@@ -159,13 +179,16 @@ def _read(answer: bytes, cluster: str) -> Enrolled:
     return enrolled
 
 
-def _keep(folder: Path, node_id: str, enrolled: Enrolled, now_ms: Callable[[], int]) -> Membership:
-    """Write what came. `cluster.json` is last: with it the node has joined."""
-    files = files_in(folder, "node")
-    write_atomically(files.certificate, enrolled.certificate.encode())
-    client_context(files)  # raises: what cannot be used is no certificate of ours
-    began_ms = now_ms()
-    membership = Membership(
+def _authority_in(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise disk_error(path, error) from error
+
+
+def _membership(node_id: str, enrolled: Enrolled, began_ms: int) -> Membership:
+    """Times by this machine's own clock: it is what they are held against."""
+    return Membership(
         cluster=enrolled.cluster,
         node_id=node_id,
         gateways=enrolled.gateways,
@@ -173,5 +196,3 @@ def _keep(folder: Path, node_id: str, enrolled: Enrolled, now_ms: Callable[[], i
         begins_ms=began_ms,
         ends_ms=began_ms + max(0, enrolled.ends_ms - enrolled.begins_ms),
     )
-    write_membership(folder, membership)
-    return membership

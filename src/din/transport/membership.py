@@ -8,6 +8,7 @@ output, so that no secret is in an argument or in the environment.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
@@ -16,7 +17,7 @@ from msgspec import Struct
 
 from din.domain.enrolment import Membership
 from din.errors import DinError, Internal, Unavailable, error_of_code
-from din.system.identity import disk_error, write_atomically
+from din.system.identity import disk_error, write_together
 
 FOLDER: Final = "trust"
 FILE: Final = "cluster.json"
@@ -101,4 +102,10 @@ def read_membership(folder: Path) -> Membership:
 
 def write_membership(folder: Path, membership: Membership) -> None:
     """Replace `cluster.json`. Raises Unavailable or Denied."""
-    write_atomically(folder / FILE, msgspec.json.encode(membership) + b"\n")
+    write_enrolled(folder, membership, {})
+
+
+def write_enrolled(folder: Path, membership: Membership, files: Mapping[Path, bytes]) -> None:
+    """Replace files of certificates and then `cluster.json`. Raises Unavailable or Denied."""
+    content = msgspec.json.encode(membership) + b"\n"
+    write_together({**files, folder / FILE: content})

@@ -66,6 +66,17 @@ def public_key_of_request(pem: bytes) -> ec.EllipticCurvePublicKey:
     return key
 
 
+def check_issued(pem: bytes, key_pem: bytes, authority_pem: bytes) -> None:
+    """Raises Denied unless a certificate is of this authority and for this key."""
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority_pem))
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        raise Denied("what came as a certificate is none of the cluster's authority") from None
+    if certificate.public_key() != load_key(key_pem).public_key():
+        raise Denied("the certificate that came is for another key than this machine's")
+
+
 def key_digest(key: ec.EllipticCurvePublicKey) -> str:
     """SHA256 of the public key's DER form, hex: what a node id is bound to."""
     der = key.public_bytes(
