@@ -326,6 +326,9 @@ def test_the_settings_show_where_each_value_comes_from(run: Run, home: Path) -> 
     assert by_key["gateway.port"][1:] == ["8000", "default"]
     items = json.loads(run("config", "show", "-o", "json").stdout)["items"]
     assert {each["section"] for each in items} == {"gateway", "node", "client"}
+    values = {f"{each['section']}.{each['key']}": each["value"] for each in items}
+    assert values["gateway.state_dir"] == str(home / ".local/state/din")
+    assert values["node.state_dir"] == f"{home}/.local/state/din/nodes/{values['node.name']}"
     names = run("config", "show", "-o", "name").stdout.splitlines()
     assert "node.port" in names
     assert all(run("config", "explain", name).exit_code == 0 for name in names)

@@ -239,7 +239,13 @@ def gateway_option(function: Function) -> Function:
         ("--key-file", "key_file", "File with an API key; else DIN_API_KEY(_FILE)."),
     ):
         function = click.option(
-            name, words, metavar="FILE", expose_value=False, callback=_keep_file, help=text
+            name,
+            words,
+            type=click.Path(),
+            metavar="FILE",
+            expose_value=False,
+            callback=_keep_file,
+            help=text,
         )(function)
     return click.option(
         "--gateway",

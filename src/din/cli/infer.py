@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
+from din.cli import complete
 from din.cli.asking import ask
 from din.cli.display import UNKNOWN, Column, number, show_table
 from din.cli.frame import Command, gateway_option, say
@@ -45,13 +46,14 @@ SHOWN_MAX: Final = 20
         "din infer centerface --input photo.jpg -o json",
     ),
 )
-@click.argument("model")
+@click.argument("model", shell_complete=complete.models)
 @click.option(
     "-i",
     "--input",
     "inputs",
     multiple=True,
     required=True,
+    type=click.Path(),
     metavar="FILE",
     help="A photo or other file; or tensors as FILE.npy, FILE.npz or NAME=FILE.npy (repeatable).",
 )

@@ -12,6 +12,7 @@ import click
 import msgspec
 from msgspec import Struct
 
+from din.cli import complete
 from din.cli.asking import ask
 from din.cli.frame import Command, gateway_option, say
 from din.cli.secrets import read_secret_text
@@ -51,7 +52,7 @@ class _Announced(Struct):
     ),
 )
 @click.argument("token", required=False)
-@click.option("--token-file", metavar="FILE", help="Where the token stands.")
+@click.option("--token-file", type=click.Path(), metavar="FILE", help="Where the token stands.")
 @click.option("--name", help="Of this node; from the host name.")
 @click.option(
     "--gateway",
@@ -59,7 +60,12 @@ class _Announced(Struct):
     metavar="URL",
     help="Join by this one; else those that announce themselves. Repeatable.",
 )
-@click.option("--state-dir", metavar="PATH", help="Of this node alone; as for `din node start`.")
+@click.option(
+    "--state-dir",
+    type=click.Path(),
+    metavar="PATH",
+    help="Of this node alone; as for `din node start`.",
+)
 def join_node(
     token: str | None,
     token_file: str | None,
@@ -137,7 +143,7 @@ def _urls_in(lines: Sequence[bytes]) -> tuple[str, ...]:
 @click.command(
     "revoke", cls=Command, examples=("din node revoke edge-1", "din node revoke 3f9a --dry-run")
 )
-@click.argument("node")
+@click.argument("node", shell_complete=complete.nodes)
 @gateway_option
 @click.option("--dry-run", is_flag=True, help="Only say what would happen.")
 def revoke_node(node: str, **options: Any) -> None:

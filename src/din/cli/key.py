@@ -70,7 +70,12 @@ COLUMNS: Final[tuple[Column[KeyView], ...]] = (
 @click.option("--rate", type=float, metavar="N", help="Requests a second.")
 @click.option("--burst", type=int, metavar="N", help="Requests at once above the rate.")
 @click.option("--body-max", metavar="SIZE", help="Of one request, such as 8MiB.")
-@click.option("--save", metavar="FILE", help="Write the key to a new file of mode 600 instead.")
+@click.option(
+    "--save",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write the key to a new file of mode 600 instead.",
+)
 @gateway_option
 @output_option
 def create_key(

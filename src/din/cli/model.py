@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from din.cli import complete
 from din.cli.asking import ask
 from din.cli.display import (
     UNKNOWN,
@@ -132,7 +133,7 @@ def list_models(gateway: str | None, output: str, watch: bool) -> None:
     cls=Command,
     examples=("din model inspect centerface", "din model inspect cent -o json"),
 )
-@click.argument("model")
+@click.argument("model", shell_complete=complete.models)
 @gateway_option
 @output_option
 @watch_option
@@ -192,7 +193,7 @@ def _cuts(view: ModelView) -> list[str]:
     cls=Command,
     examples=("din model slices centerface", "din model slices centerface -o json"),
 )
-@click.argument("model")
+@click.argument("model", shell_complete=complete.models)
 @gateway_option
 @output_option
 def list_slices(model: str, gateway: str | None, output: str) -> None:
@@ -213,7 +214,7 @@ def list_slices(model: str, gateway: str | None, output: str) -> None:
     cls=Command,
     examples=("din model remove centerface", "din model remove centerface --yes"),
 )
-@click.argument("model")
+@click.argument("model", shell_complete=complete.models)
 @gateway_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")

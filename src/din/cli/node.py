@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from din.cli import complete
 from din.cli.asking import ask
 from din.cli.display import (
     UNKNOWN,
@@ -127,7 +128,7 @@ def watch_nodes(gateway: str | None, output: str) -> None:
 @click.command(
     "inspect", cls=Command, examples=("din node inspect edge-1", "din node inspect 3f9a -o json")
 )
-@click.argument("node")
+@click.argument("node", shell_complete=complete.nodes)
 @gateway_option
 @output_option
 @watch_option
@@ -207,7 +208,7 @@ def _profile_facts(view: NodeView) -> list[tuple[str, str]]:
         "din node drain edge-1 --force",
     ),
 )
-@click.argument("node")
+@click.argument("node", shell_complete=complete.nodes)
 @gateway_option
 @click.option("--dry-run", is_flag=True, help="Only say which slices would move or stay.")
 @click.option(
@@ -246,7 +247,7 @@ def drain_node(node: str, gateway: str | None, dry_run: bool, force: bool) -> No
 
 
 @click.command("undrain", cls=Command, examples=("din node undrain edge-1",))
-@click.argument("node")
+@click.argument("node", shell_complete=complete.nodes)
 @gateway_option
 def undrain_node(node: str, gateway: str | None) -> None:
     """Let NODE take slices again. What has moved away stays where it is."""
@@ -262,7 +263,7 @@ def undrain_node(node: str, gateway: str | None) -> None:
     cls=Command,
     examples=("din node label edge-1 trust=high", "din node label edge-1 site=hall-3 trust-"),
 )
-@click.argument("node")
+@click.argument("node", shell_complete=complete.nodes)
 @click.argument("labels", nargs=-1, required=True, metavar="NAME=VALUE|NAME-...")
 @gateway_option
 def label_node(node: str, labels: tuple[str, ...], gateway: str | None) -> None:

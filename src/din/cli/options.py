@@ -80,7 +80,9 @@ def gateway_options(function: Function) -> Function:
             click.option("--port", type=int, help="Port of plain HTTP, on loopback; 8000."),
             click.option("--link-port", type=int, help="Port of the links of nodes; any free one."),
             click.option("--cluster", metavar="NAME", help="Name that nodes look for."),
-            click.option("--state-dir", metavar="PATH", help="Default ~/.local/state/din."),
+            click.option(
+                "--state-dir", type=click.Path(), metavar="PATH", help="Default ~/.local/state/din."
+            ),
             click.option("--discovery-mode", type=MODES, help="How nodes find the gateway."),
             click.option(
                 "--node-heartbeat-interval",
@@ -132,7 +134,10 @@ def node_options(function: Function) -> Function:
             ),
             click.option("--npu-core", type=int, help="NPU cores to offer."),
             click.option(
-                "--temp-sensor", metavar="PATH", help="File with thousandths of a degree C."
+                "--temp-sensor",
+                type=click.Path(),
+                metavar="PATH",
+                help="File with thousandths of a degree C.",
             ),
             click.option(
                 "--disable-temp-monitoring",
@@ -172,6 +177,7 @@ def _joining_options(function: Function) -> Function:
             click.option("--discovery-mode", type=MODES, help="How to find the gateway."),
             click.option(
                 "--state-dir",
+                type=click.Path(),
                 metavar="PATH",
                 help="Of this node alone; default nodes/NAME in the gateway's.",
             ),

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 import click
 
+from din.cli import complete
 from din.cli.asking import ask
 from din.cli.display import UNKNOWN, Column, mebibytes, number, show, show_table
 from din.cli.frame import Command, gateway_option, output_option, say
@@ -39,7 +40,7 @@ REJECTION_COLUMNS: Final[tuple[Column[Rejection], ...]] = (
     cls=Command,
     examples=("din plan centerface", "din plan centerface -o json", "din plan centerface -o wide"),
 )
-@click.argument("model")
+@click.argument("model", shell_complete=complete.models)
 @click.option("--version", "version", help="Else the newest.")
 @gateway_option
 @output_option

@@ -11,7 +11,7 @@ import click
 
 from din.cli.display import UNKNOWN, Column, show, show_facts
 from din.cli.frame import Command, output_option, say
-from din.cli.sources import SYSTEM_FILE, collect, user_file
+from din.cli.sources import SYSTEM_FILE, Loaded, collect, load_gateway, load_node, user_file
 from din.config import SECTIONS, Knob, Origin, Section, build, knobs
 from din.errors import NotFound
 
@@ -50,11 +50,19 @@ def _rows() -> list[Row]:
         for warning in loaded.warnings:
             if section == "gateway":
                 say(f"warning: {warning}")
-        config = build(cast("type[Any]", SECTIONS[section]), loaded.values)
+        config = _in_force(section, loaded)
         for key, origin in loaded.values.items():
             value: object = getattr(config, key)
             found.append(Row(by_name[section, key], Origin(value, origin.source)))
     return found
+
+
+def _in_force(section: Section, loaded: Loaded) -> Any:
+    """Settings as the program gets them: with the names and places that depend on this machine."""
+    loaders = {"gateway": load_gateway, "node": load_node}
+    if section in loaders:
+        return loaders[section]({}, os.environ)
+    return build(cast("type[Any]", SECTIONS[section]), loaded.values)
 
 
 @click.command(

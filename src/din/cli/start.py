@@ -145,7 +145,9 @@ def _detached(config: NodeConfig) -> daemon.Record:
     "stop", cls=Command, examples=("din node stop edge-2", "din node stop --state-dir /srv/edge-2")
 )
 @click.argument("name", required=False)
-@click.option("--state-dir", metavar="PATH", help="Where the node was started with one.")
+@click.option(
+    "--state-dir", type=click.Path(), metavar="PATH", help="Where the node was started with one."
+)
 def stop_node(name: str | None, state_dir: str | None) -> None:
     """Stop the node NAME that was started on this machine with --detach."""
     if name is None and state_dir is None:

@@ -216,7 +216,7 @@ def _is_ready(url: str, record: daemon.Record) -> bool:
 
 
 @click.command("down", cls=Command, examples=("din down", "din down --state-dir /var/lib/din"))
-@click.option("--state-dir", metavar="PATH", help="Default ~/.local/state/din.")
+@click.option("--state-dir", type=click.Path(), metavar="PATH", help="Default ~/.local/state/din.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be stopped.")
 def down(state_dir: str | None, dry_run: bool) -> None:
     """Stop what `din up` started with this state directory, and nothing else."""
