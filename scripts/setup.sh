@@ -25,7 +25,7 @@ room_kib=$(df -Pk . | awk 'NR==2 {print $4}')
 
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 log=.venv/setup.log
-echo "installing what $lock names ..."
+echo "installing what $lock names; that takes a minute or two ..."
 # A wheel or nothing: no compiler is needed, and no package runs code of its own while installing.
 if ! .venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r "$lock" >"$log" 2>&1; then
     grep -qiE 'no space left|ENOSPC' "$log" && fail "the disk became full while installing" "free some space, then run make again"

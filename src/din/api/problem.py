@@ -6,13 +6,17 @@ from typing import Final, Literal
 
 import msgspec
 
-from din.errors import DinError, Internal, Limited, Unauthenticated
+from din.errors import DeadlineExceeded, DinError, Internal, Limited, Unauthenticated
 
 Flavour = Literal["infer", "oip", "api"]
 """infer: the seeds' fields. oip: `error` is one string. api: `error` is an object."""
 
 RETRY_AFTER_S: Final = 1
 UNAVAILABLE: Final = 503
+_MORE_TIME: Final = (
+    "give it more time: timeout_ms in the request, --timeout-ms of the commands; "
+    "`din trace show` says where it went"
+)
 
 
 class Refused(Exception):
@@ -36,9 +40,12 @@ def as_din_error(error: BaseException) -> DinError:
 
 def problem_body(flavour: Flavour, error: DinError, request_id: str) -> bytes:
     """JSON of one error in the shape of its API."""
-    facts = {"code": error.code, "message": error.message, "hint": error.hint}
+    hint = error.hint
+    if not hint and flavour != "api" and isinstance(error, DeadlineExceeded):
+        hint = _MORE_TIME  # workers and agents tell where a request was, not what its caller can do
+    facts = {"code": error.code, "message": error.message, "hint": hint}
     if flavour == "oip":
-        text = f"{error.message} ({error.hint})" if error.hint else error.message
+        text = f"{error.message} ({hint})" if hint else error.message
         return msgspec.json.encode({"error": text, "din": {**facts, "request_id": request_id}})
     if flavour == "infer":
         failed = {"request_id": request_id, "status": "failed", "error": facts}

@@ -75,7 +75,8 @@ def load(model: bytes, options: Mapping[str, str]) -> OnnxSession:
     except Exception as error:  # the library raises a dozen unrelated classes
         raise BadModel(
             f"ONNX Runtime {ort.__version__} refuses the model: {clean_message(error)}",
-            hint="check the file with onnx.checker; newer opsets need a newer ONNX Runtime",
+            hint="check the file with onnx.checker; newer opsets need a newer ONNX Runtime, and "
+            "operators of your own do not run here",
         ) from error
     return OnnxSession(session)
 
