@@ -97,6 +97,19 @@ def test_a_certificate_is_optional_only_where_joining_machines_come(
         shake_hands(pinned, server_context(gateway, is_certificate_required=True))
 
 
+def test_no_ticket_lets_a_machine_back_in_without_its_certificate(
+    tmp_path: Path, authority: Authority, gateway: TlsFiles
+) -> None:
+    node = machine(tmp_path / "node", authority, NODE, timedelta())
+    for is_required in (True, False):
+        context = server_context(gateway, is_certificate_required=is_required)
+        client, server = shake_hands(client_context(node), context)
+        server.write(b"x")
+        assert client.read() == b"x"  # tickets would have come before it
+        assert client.session is not None
+        assert not client.session.has_ticket
+
+
 def test_a_certificate_of_another_authority_counts_nothing(
     tmp_path: Path, gateway: TlsFiles
 ) -> None:
