@@ -205,6 +205,7 @@ class FakeControl:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.beats: list[bytes] = []
+        self.encrypted: list[bool | None] = []
         self.removed: list[str] = []
         self.orders: list[RegisterModel] = []
         self.drained: list[tuple[str, bool, bool]] = []
@@ -319,7 +320,15 @@ class FakeControl:
         path = self.folder / sha256
         return path.stat().st_size if path.exists() else None
 
-    async def put_artifact(self, sha256: str, body: AsyncIterator[bytes], nbytes: int) -> None:
+    async def put_artifact(
+        self,
+        sha256: str,
+        body: AsyncIterator[bytes],
+        nbytes: int,
+        *,
+        is_encrypted: bool | None = None,
+    ) -> None:
+        self.encrypted.append(is_encrypted)
         data = b"".join([piece async for piece in body])
         if hashlib.sha256(data).hexdigest() != sha256:
             raise UsageError("the bytes have another SHA256")

@@ -188,6 +188,15 @@ def test_artifacts_are_stored_by_hash_and_read_in_parts(tmp_path):
     assert same.status == 304
 
 
+def test_an_upload_says_whether_it_is_sealed_as_it_comes(tmp_path):
+    path = "/api/v1/artifacts/" + hashlib.sha256(b"abc").hexdigest()
+    asked = [path, f"{path}?encrypt=true", f"{path}?encrypt=false"]
+    wrong = [f"{path}?encrypt=yes", f"{path}?seal=true"]
+    answers, world = run(tmp_path, *(("PUT", each, b"abc") for each in (*asked, *wrong)))
+    assert [each.status for each in answers] == [201, 201, 201, 400, 400]
+    assert world.control.encrypted == [None, True, False]
+
+
 def test_bytes_with_another_hash_are_refused(tmp_path):
     (answer,), world = run(tmp_path, ("PUT", "/api/v1/artifacts/" + "0" * 64, b"abc"))
     assert answer.status == 400

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -192,6 +193,39 @@ def test_malformed_http_is_refused_and_closed(tmp_path, raw, status):
         assert (await (await world.client()).ask("GET", "/v2")).status == 200
 
     with_server(tmp_path, test, FrontLimits(head_bytes_max=4000, linger_s=0.05))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [b"x: " + b"a" * 5000 + b"\r\n", b"x: aaaa\r\n" * 700],
+    ids=["one large field", "many small fields"],
+)
+def test_a_large_head_that_comes_at_once_and_whole_is_refused(tmp_path, fields):
+    async def test(world: World):
+        client = await world.client()
+        client.send(b"GET /v2 HTTP/1.1\r\nhost: a\r\n" + fields + b"\r\n")
+        assert (await client.read()).status == 431
+        assert await client.is_closed()
+
+    with_server(tmp_path, test, FrontLimits(head_bytes_max=4000, linger_s=0.05))
+
+
+def test_a_head_that_drips_ends_as_one_that_stops(tmp_path):
+    async def test(world: World):
+        client = await world.client()
+
+        async def drip() -> None:
+            with suppress(ConnectionError):
+                while True:
+                    client.send(b"x")
+                    await asyncio.sleep(0.02)
+
+        client.send(b"GET /v2 HTTP/1.1\r\nx-slow: ")
+        dripping = asyncio.create_task(drip())
+        assert (await client.read()).status == 408
+        dripping.cancel()
+
+    with_server(tmp_path, test, FrontLimits(head_timeout_s=0.3, linger_s=0.05))
 
 
 def test_too_many_pipelined_requests_are_refused_in_order(tmp_path):

@@ -232,6 +232,36 @@ def test_who_never_ends_a_handshake_is_cut_off(tmp_path: Path, monkeypatch) -> N
     in_hall(tmp_path, story)
 
 
+def test_handshakes_that_never_end_cost_others_nothing(tmp_path: Path, monkeypatch) -> None:
+    """One address has few at a time; all together have a bounded number, and both end."""
+    monkeypatch.setattr(module, "HANDSHAKES_PER_ADDRESS_MAX", 3)
+    monkeypatch.setattr(module, "HANDSHAKES_MAX", 5)
+
+    async def story(hall: Hall) -> None:
+        async def silent(address: str) -> asyncio.StreamReader:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", hall.port, local_addr=(address, 0)
+            )
+            writer.write(b"\x16")
+            writers.append(writer)
+            return reader
+
+        writers: list[asyncio.StreamWriter] = []
+        for _ in range(3):
+            await silent("127.0.0.2")
+        with suppress(ConnectionError):
+            assert await (await silent("127.0.0.2")).read(1) == b""
+        assert await status(await hall.client(), "GET", "/v2/health/live") == 200
+        for _ in range(2):
+            await silent("127.0.0.3")
+        with suppress(ConnectionError):
+            assert await (await silent("127.0.0.3")).read(1) == b""
+        for writer in writers:
+            writer.close()
+
+    in_hall(tmp_path, story)
+
+
 def test_plain_text_on_the_tls_port_gets_no_answer(tmp_path: Path) -> None:
     async def story(hall: Hall) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", hall.port)

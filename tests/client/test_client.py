@@ -277,6 +277,18 @@ def test_bytes_that_the_store_has_are_not_sent(fake: FakeGateway, tmp_path: Path
     assert [seen.method for seen in fake.seen] == ["HEAD", "PUT", "HEAD"]
 
 
+def test_an_upload_says_what_its_registration_will_say(fake: FakeGateway, tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"m")
+    target = f"/api/v1/artifacts/{hashlib.sha256(b'm').hexdigest()}"
+    fake.routes["PUT", target] = lambda _: Reply(201, b"{}")
+    with din.Client(fake.url) as client:
+        client.upload(model, encrypt=True)
+        client.upload(model, encrypt=False)
+    sent = [seen.path for seen in fake.seen if seen.method == "PUT"]
+    assert sent == [f"{target}?encrypt=true", f"{target}?encrypt=false"]
+
+
 def test_the_control_calls_decode_what_they_get(fake: FakeGateway) -> None:
     with din.Client(fake.url) as client:
         assert client.gateway().cluster == "test"

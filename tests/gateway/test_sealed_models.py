@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from random import Random
 
@@ -15,12 +15,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from din.artifacts.files import ArtifactFolder
 from din.domain.model import CarveAnswer, CarveRequest
-from din.errors import BadModel, Denied, NotFound
+from din.errors import BadModel, Denied, NotFound, UsageError
 from din.gateway.carving import Carving
 from din.gateway.vault import Vault
 from din.trust.grants import data_key_of
 from din.trust.requests import public_key_bytes
-from din.trust.sealing import open_sealed, parse_header
+from din.trust.sealing import CHUNK_BYTES, open_sealed, parse_header
 from din.trust.signing import check_signature
 
 MARKER = b"plain-content-of-the-model"
@@ -140,6 +140,57 @@ def test_a_node_opens_a_sealed_slice_with_its_grant_only(tmp_path: Path) -> None
             data_key_of(grant, header, other)
         local = shop.vault.grant(file, None)
         assert data_key_of(local, header, None) == data_key_of(grant, header, node)
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize("extra", [0, 1, 5 - len(MARKER)])
+def test_an_upload_is_sealed_as_it_comes_and_never_plain_on_the_disk(
+    tmp_path: Path, extra: int
+) -> None:
+    """Whole chunks, and a last one of any size; pieces of the network end where they like."""
+    content = (MARKER * (2 * CHUNK_BYTES // len(MARKER) + 1))[: 2 * CHUNK_BYTES + extra]
+    sha256 = hashlib.sha256(content).hexdigest()
+    artifacts, vault = ArtifactFolder(tmp_path / "artifacts", 1 << 30), Vault(tmp_path / "trust")
+    seen: list[bytes] = []
+
+    async def body() -> AsyncIterator[bytes]:
+        for start in range(0, len(content), 100_000):
+            yield content[start : start + 100_000]
+            seen.extend(path.read_bytes() for path in artifacts.path.iterdir())
+
+    sealer = vault.sealer(sha256, len(content))
+    asyncio.run(artifacts.put(sha256, body(), len(content), sealer))
+    assert max(map(len, seen)) >= CHUNK_BYTES, "it was looked at while it came"
+    assert not any(MARKER in each for each in seen)
+    (path,) = artifacts.path.iterdir()
+    assert path == artifacts.sealed_file(sha256)
+    assert path.stat().st_size == sealer.nbytes == artifacts.size(sha256)
+    descriptor = vault.open(path)
+    with open(descriptor, "rb") as plain:
+        assert plain.read() == content
+
+
+@pytest.mark.parametrize("sent", [PLAIN[:-1], PLAIN + b"x", b"y" * len(PLAIN)])
+def test_an_upload_that_is_not_what_was_announced_leaves_nothing(
+    tmp_path: Path, sent: bytes
+) -> None:
+    artifacts, vault = ArtifactFolder(tmp_path / "artifacts", 1 << 30), Vault(tmp_path / "trust")
+
+    async def body() -> AsyncIterator[bytes]:
+        yield sent
+
+    with pytest.raises(UsageError):
+        asyncio.run(artifacts.put(SOURCE, body(), len(PLAIN), vault.sealer(SOURCE, len(PLAIN))))
+    assert list(artifacts.path.iterdir()) == []
+
+
+def test_a_model_that_was_sealed_as_it_came_may_be_carved_in_plain_form(tmp_path: Path) -> None:
+    async def story(shop: Shop) -> None:
+        plain = await shop.carve(is_sealed=False)
+        await shop.carving.seal_source(SOURCE)
+        again = await shop.carve(is_sealed=False)
+        assert again.slices == plain.slices
 
     play(tmp_path, story)
 

@@ -90,6 +90,24 @@ def test_a_sealed_model_answers_and_no_disk_holds_a_weight_of_it(network: Networ
     assert "sensitive slices" in planned.stderr
 
 
+def test_an_upload_alone_is_sealed_when_it_says_so_or_machines_may_join(network: Network) -> None:
+    uploads = network.folder / "uploads"
+    uploads.mkdir()
+    model = marked_chain(uploads / "model.onnx")
+    network.start_gateway()
+    with network.client() as client:
+        sha256 = client.upload(model, encrypt=True)
+    assert files_with_marker(network.folder / "gateway") == []
+    network.stop()
+    network.start_gateway(tls=True, tls_port=0)
+    artifacts = network.folder / "gateway" / "artifacts"
+    wait_for("what no model uses is gone", lambda: not list(artifacts.iterdir()))
+    with network.client() as client:
+        assert client.upload(model) == sha256
+        assert [each.name for each in artifacts.iterdir()] == [f"{sha256}.sealed"]
+        assert files_with_marker(network.folder / "gateway") == []
+
+
 def test_without_a_trusted_node_the_model_waits_and_says_what_is_missing(network: Network) -> None:
     network.start_gateway()
     network.start_node("away", labels={"trust": "low"})

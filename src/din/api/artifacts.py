@@ -11,7 +11,7 @@ from typing import BinaryIO, Final
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from din.api.asgi import body_stream, json_response
+from din.api.asgi import body_stream, flag_of, json_response, only_query
 from din.errors import NotFound, UsageError
 from din.gateway.service import ControlService
 
@@ -57,12 +57,17 @@ class ArtifactRoutes:
         )
 
     async def write(self, request: Request) -> Response:
-        """PUT; needs Content-Length. Storing the same bytes twice is harmless."""
+        """PUT; needs Content-Length. `encrypt` = whether it is sealed as it comes; else as the
+        gateway seals models. Storing the same bytes twice is harmless."""
         sha256 = _sha256_of(request)
+        only_query(request, "encrypt")
+        is_encrypted = flag_of(request, "encrypt") if request.query_params else None
         declared = request.headers.get("content-length")
         if declared is None:
             raise UsageError("the upload has no Content-Length", hint="send the file's size")
-        await self._control.put_artifact(sha256, body_stream(request), int(declared))
+        await self._control.put_artifact(
+            sha256, body_stream(request), int(declared), is_encrypted=is_encrypted
+        )
         return json_response({"sha256": sha256, "nbytes": int(declared)}, 201)
 
 

@@ -192,7 +192,7 @@ class FrontProtocol(AnsweringProtocol, asyncio.BufferedProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header field."""
         super().on_header(name, value)
-        self._count_head(len(name) + len(value))
+        self._count_head(len(name) + len(b": ") + len(value) + len(b"\r\n"))
 
     def _count_head(self, nbytes: int) -> None:
         self._head_bytes += nbytes

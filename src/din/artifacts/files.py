@@ -2,7 +2,8 @@
 
 A file is written under a temporary name, hashed, synced, then renamed: what stands under a hash is
 whole. Reading code may rely on that; code that loads a file after a crash may ask `verify`.
-Knows nothing of models, nodes or HTTP.
+What shall be sealed is sealed as it comes: its plain bytes are on no disk. Knows nothing of models,
+nodes, HTTP or keys.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Protocol
 
 from din.errors import NotFound, TooLarge, Unavailable, UsageError
 
@@ -25,6 +26,29 @@ FREE_BYTES_KEPT: Final = 64 * 1024 * 1024
 SEALED_SUFFIX: Final = ".sealed"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class Sealer(Protocol):
+    """Encrypts content of known hash and size, chunk by chunk in order."""
+
+    @property
+    def head(self) -> bytes:
+        """What the sealed file begins with."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Of the whole sealed file."""
+        ...
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Of the content in each chunk but the last."""
+        ...
+
+    def seal(self, chunk: bytes | bytearray | memoryview, /) -> bytes:
+        """What follows in the sealed file."""
+        ...
 
 
 class ArtifactFolder:
@@ -112,8 +136,10 @@ class ArtifactFolder:
                 hint="free some space, then try again",
             )
 
-    async def put(self, sha256: str, body: AsyncIterator[bytes], nbytes: int) -> None:
-        """Store a stream of exactly `nbytes` bytes under its hash.
+    async def put(
+        self, sha256: str, body: AsyncIterator[bytes], nbytes: int, sealer: Sealer | None = None
+    ) -> None:
+        """Store a stream of exactly `nbytes` bytes under its hash; with a sealer in sealed form.
 
         Raises UsageError when hash or length differ, TooLarge and Unavailable like `check_room`.
         """
@@ -122,12 +148,19 @@ class ArtifactFolder:
             async for _ in body:
                 pass
             return
-        self.check_room(nbytes)
+        self.check_room(nbytes if sealer is None else sealer.nbytes)
         part = target.with_name(f"{sha256}.part-{os.getpid()}-{id(body)}")
         try:
             with part.open("wb") as sink:
-                await _copy(body, sink, sha256, nbytes)
-            part.rename(target)
+                if sealer is None:
+                    await _copy(body, sink, sha256, nbytes)
+                else:
+                    sealing = _SealingSink(sink, sealer)
+                    await _copy(body, sealing, sha256, nbytes)
+                    sealing.finish()
+                sink.flush()
+                os.fsync(sink.fileno())
+            part.rename(target if sealer is None else self.sealed_path(sha256))
             _sync_folder(self.path)
         except OSError as fault:
             raise _disk_fault(self.path, fault) from fault
@@ -151,7 +184,32 @@ class ArtifactFolder:
         return self.path / sha256
 
 
-async def _copy(body: AsyncIterator[bytes], sink: BinaryIO, sha256: str, nbytes: int) -> None:
+class _SealingSink:
+    """Gathers whole chunks, and writes them sealed."""
+
+    def __init__(self, sink: BinaryIO, sealer: Sealer) -> None:
+        self._sink = sink
+        self._sealer = sealer
+        self._gathered = bytearray()
+        sink.write(sealer.head)
+
+    def write(self, piece: bytes, /) -> None:
+        """What came next of the content."""
+        self._gathered += piece
+        size = self._sealer.chunk_bytes
+        while len(self._gathered) >= size:
+            self._sink.write(self._sealer.seal(self._gathered[:size]))
+            del self._gathered[:size]
+
+    def finish(self) -> None:
+        """The content is whole."""
+        if self._gathered:
+            self._sink.write(self._sealer.seal(self._gathered))
+
+
+async def _copy(
+    body: AsyncIterator[bytes], sink: BinaryIO | _SealingSink, sha256: str, nbytes: int
+) -> None:
     digest = hashlib.sha256()
     received = 0
     async for chunk in body:
@@ -171,8 +229,6 @@ async def _copy(body: AsyncIterator[bytes], sink: BinaryIO, sha256: str, nbytes:
             f"uploaded bytes have SHA256 {digest.hexdigest()[:12]}…, not {sha256[:12]}…",
             hint="the file changed while it was sent, or the link damaged it: send it again",
         )
-    sink.flush()
-    os.fsync(sink.fileno())
 
 
 def _sync_folder(path: Path) -> None:

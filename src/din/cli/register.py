@@ -142,7 +142,8 @@ def _adjusted(
 
 def _send(client: Client, registration: Registration) -> Answer:
     with Progress("uploading") as progress:
-        sha256 = client.upload(registration.model_path, progress.sent)
+        encrypt = registration.order.encrypt
+        sha256 = client.upload(registration.model_path, progress.sent, encrypt=encrypt)
     order = msgspec.structs.replace(registration.order, source_sha256=sha256)
     return client.order_model(order)
 

@@ -274,17 +274,25 @@ class Client:
             "POST", "/api/v1/models", body, JSON, timeout_ms=UPLOAD_MS, is_idempotent=False
         )
 
-    def upload(self, path: str | os.PathLike[str], progress: Progress | None = None) -> str:
-        """Store a file under its SHA256, which is returned; nothing is sent that is there."""
+    def upload(
+        self,
+        path: str | os.PathLike[str],
+        progress: Progress | None = None,
+        *,
+        encrypt: bool | None = None,
+    ) -> str:
+        """Store a file under its SHA256, which is returned; nothing is sent that is there.
+        `encrypt` as in the registration: whether it is plain on the gateway's disk until then."""
         with _open(path) as file:
             nbytes = os.fstat(file.fileno()).st_size
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             target = f"/api/v1/artifacts/{sha256}"
             if self._has(target):
                 return sha256
+            query = "" if encrypt is None else f"?encrypt={str(encrypt).lower()}"
             self._connection.request(
                 "PUT",
-                target,
+                target + query,
                 lambda: _pieces(file, nbytes, progress),
                 {**OCTETS, "Content-Length": str(nbytes)},
                 timeout_ms=UPLOAD_MS,

@@ -291,9 +291,21 @@ class GatewayService:
         """See ControlService."""
         return self._gateway.effects.artifacts.size(sha256)
 
-    async def put_artifact(self, sha256: str, body: AsyncIterator[bytes], nbytes: int) -> None:
+    async def put_artifact(
+        self,
+        sha256: str,
+        body: AsyncIterator[bytes],
+        nbytes: int,
+        *,
+        is_encrypted: bool | None = None,
+    ) -> None:
         """See ControlService."""
-        await self._gateway.effects.artifacts.put(sha256, body, nbytes)
+        artifacts, vault = self._gateway.effects.artifacts, self._gateway.effects.vault
+        if not (vault.is_encrypting if is_encrypted is None else is_encrypted):
+            await artifacts.put(sha256, body, nbytes)
+            return
+        sealer = await asyncio.to_thread(vault.sealer, sha256, nbytes)
+        await artifacts.put(sha256, body, nbytes, sealer)
 
     def artifact_path(self, sha256: str) -> str:
         """See ControlService."""

@@ -197,8 +197,16 @@ class ControlService(Protocol):
         """Size in bytes, or None."""
         ...
 
-    async def put_artifact(self, sha256: str, body: AsyncIterator[bytes], nbytes: int) -> None:
-        """Store bytes under their hash. Raises UsageError when the hash differs, TooLarge over the
+    async def put_artifact(
+        self,
+        sha256: str,
+        body: AsyncIterator[bytes],
+        nbytes: int,
+        *,
+        is_encrypted: bool | None = None,
+    ) -> None:
+        """Store bytes under their hash; sealed as they come when that is said, or when it is not
+        said and models are sealed here. Raises UsageError when the hash differs, TooLarge over the
         quota, Unavailable when the disk is full."""
         ...
 

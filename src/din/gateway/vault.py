@@ -21,6 +21,7 @@ from din.system.fingerprint import cpu_isa
 from din.system.identity import disk_error
 
 if TYPE_CHECKING:
+    from din.trust.sealing import ChunkSealer, Header
     from din.trust.signing import SigningKey
 
 LEASE_MS: Final = 120_000
@@ -93,17 +94,10 @@ class Vault:
         """
         from hashlib import sha256
 
-        from din.trust.sealing import (
-            algorithm_for,
-            new_data_key,
-            new_header,
-            sealed_pieces,
-            sha256_hex,
-        )
+        from din.trust.sealing import sealed_pieces, sha256_hex
 
         nbytes = os.fstat(descriptor).st_size
-        key, algorithm = new_data_key(), algorithm_for(has_aes=self.has_aes())
-        header = new_header(self._master, key, plain_sha256, nbytes, algorithm)
+        header, key = self._new_header(plain_sha256, nbytes)
         digest = sha256()
         # Its mapping goes with the last view of it.
         plain = memoryview(mmap.mmap(descriptor, nbytes, prot=mmap.PROT_READ))
@@ -120,6 +114,21 @@ class Vault:
             target.unlink(missing_ok=True)
             raise disk_error(target, error) from error
         return Artifact(digest.hexdigest(), header.nbytes, "model", plain_sha256, nbytes)
+
+    def sealer(self, plain_sha256: str, nbytes: int) -> ChunkSealer:
+        """For content that comes in pieces, with the hash and the size that it is to have.
+
+        Raises BadModel, TooLarge, and Denied or Unavailable when there is no key.
+        """
+        from din.trust.sealing import ChunkSealer
+
+        return ChunkSealer(*self._new_header(plain_sha256, nbytes))
+
+    def _new_header(self, plain_sha256: str, nbytes: int) -> tuple[Header, bytes]:
+        from din.trust.sealing import algorithm_for, new_data_key, new_header
+
+        key, algorithm = new_data_key(), algorithm_for(has_aes=self.has_aes())
+        return new_header(self._master, key, plain_sha256, nbytes, algorithm), key
 
     def open(self, file: Path) -> int:
         """A memfd with the content of a file that `seal` wrote; the caller closes it.

@@ -158,7 +158,22 @@ class ChunkSealer:
         self._cipher = _CIPHERS[header.algorithm](data_key)
         self._index = 0
 
-    def seal(self, chunk: Buffer) -> bytes:
+    @property
+    def head(self) -> bytes:
+        """What the sealed file begins with."""
+        return self._aad
+
+    @property
+    def nbytes(self) -> int:
+        """Of the whole sealed file."""
+        return self._header.nbytes
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Of the content in each chunk but the last."""
+        return CHUNK_BYTES
+
+    def seal(self, chunk: Buffer, /) -> bytes:
         """Ciphertext and tag of the next chunk."""
         is_last = self._index == self._header.chunks - 1
         expected = _last_bytes(self._header) if is_last else CHUNK_BYTES
