@@ -121,7 +121,7 @@ class Search:
                 return chosen
             raise Unreachable(
                 f"the gateway of cluster {self._cluster!r} that was named is not there: "
-                f"{'; '.join(tried)}",
+                f"{'; '.join(dict.fromkeys(tried))}",
                 hint=self._told_hint
                 or "start it there, name another with --gateway, or name none to look for one",
             )
@@ -137,7 +137,7 @@ class Search:
         if chosen := await self._first_serving(self._last_resorts(), how, tried):
             return chosen
         raise Unreachable(
-            f"no gateway of cluster {self._cluster!r} found: {'; '.join(tried)}",
+            f"no gateway of cluster {self._cluster!r} found: {'; '.join(dict.fromkeys(tried))}",
             hint=self._told_hint
             or "start one with `din up`, or name it with --gateway http://HOST:8000",
         )

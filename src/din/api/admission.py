@@ -37,6 +37,7 @@ _SHOW_ONE: Final = (
     "DIN_API_KEY; `din key create` on the gateway's machine makes one"
 )
 
+_JOIN_ANEW: Final = "that machine may join anew, with an empty state directory: din node join TOKEN"
 _RENEW: Final = "the node renews it by itself; where that fails, join it with a token"
 
 
@@ -219,7 +220,7 @@ class Visitor:
             told = Refusal(
                 "revoked", f"the certificate of node {caller.name} counts no more: {why}"
             )
-            raise admission.refuse(caller, told, target, is_guess=False)
+            raise admission.refuse(caller, told, target, is_guess=False, hint=_JOIN_ANEW)
         keys = self.keys
         is_first = "first" in needs and keys is not None and not keys.has_admin()
         if is_allowed(caller, needs, is_first=is_first):

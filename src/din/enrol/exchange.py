@@ -19,6 +19,9 @@ from din.transport.tls import peer_name
 TIMEOUT_S: Final = 5.0
 ANSWER_BYTES_MAX: Final = 64 * 1024
 CLOCKS: Final = "certificates count by the clock: set it (timedatectl set-ntp true), then try again"
+REACHED_BY: Final = (
+    "is the gateway up, and with --host? its TLS port (8443 unless told otherwise) must be open"
+)
 _OF_CLOCKS: Final = (9, 10)
 """OpenSSL's codes for a certificate that is not valid yet, and for one that has expired."""
 
@@ -47,7 +50,7 @@ class Channel:
         except OSError as error:
             self._http.close()
             reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or error
-            raise Unreachable(f"{url}: {reason}") from None
+            raise Unreachable(f"{url}: {reason}", hint=REACHED_BY) from None
 
     def __enter__(self) -> Channel:
         return self
