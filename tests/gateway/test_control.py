@@ -3,43 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-from gateway_fakes import VirtualLoop, chain_of, finish
+from gateway_fakes import chain_of
 from gateway_play import NOW_MS, PEER, GatewayPlay
+from stories import Story, perform
 
 from din.errors import Conflict, NotFound, UsageError
-
-Story = Callable[[GatewayPlay], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[[Story], None]:
-    def go(story: Story) -> None:
-        loop = VirtualLoop()
-        asyncio.set_event_loop(loop)
-
-        async def whole() -> None:
-            play = GatewayPlay(tmp_path)
-            await play.start()
-            try:
-                await story(play)
-            finally:
-                for node in play.nodes:
-                    node.kill()
-                await play.stop()
-
-        try:
-            loop.run_until_complete(whole())
-        finally:
-            finish(loop)
-            asyncio.set_event_loop(None)
-
-    return go
+    return partial(perform, tmp_path)
 
 
 def test_a_node_is_found_by_name_id_and_unique_beginning(run):

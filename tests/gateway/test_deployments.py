@@ -3,57 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from gateway_fakes import VirtualLoop, chain_of, finish
+from gateway_fakes import chain_of
 from gateway_play import LOAD_S, FakeNode, GatewayPlay
+from stories import perform
 
 from din.discovery.schedule import FLEET
 from din.errors import BadModel, CannotPlace, ExecutionFailed
 from din.gateway.deployer import PREPARE_MS_MAX
 from din.gateway.holding import RETRY_AFTER_MS
-from din.store.sqlite import SqliteStore
 from din.wire.messages import Prepared, PrepareFailed
 
-Story = Callable[[GatewayPlay], Coroutine[Any, Any, None]]
 BEAT_S = FLEET.interval_ms / 1000
 LOST_S = FLEET.lost_after_ms / 1000
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., None]:
-    def go(story: Story, *, is_durable: bool = False) -> None:
-        loop = VirtualLoop()
-        asyncio.set_event_loop(loop)
-
-        async def whole() -> None:
-            store = SqliteStore(tmp_path / "store.sqlite", lambda: 0) if is_durable else None
-            if store is not None:
-                await store.open()
-            play = GatewayPlay(tmp_path, store)
-            await play.start()
-            try:
-                await story(play)
-                assert not play.broken_promises()
-                assert not play.reports.of("background task failed")
-                assert not play.reports.of("deployment not reconciled")
-            finally:
-                for node in play.nodes:
-                    node.kill()
-                await play.stop()
-                if store is not None:
-                    await store.close()
-
-        try:
-            loop.run_until_complete(whole())
-        finally:
-            finish(loop)
-            asyncio.set_event_loop(None)
-
-    return go
+    return partial(perform, tmp_path)
 
 
 def indexes_of(node: FakeNode) -> set[int]:

@@ -3,43 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from gateway_fakes import VirtualLoop, chain_of, finish
+from gateway_fakes import chain_of
 from gateway_play import LOAD_S, FakeNode, GatewayPlay
+from stories import perform
 
 from din.errors import BadStrategy, CannotPlace, Conflict, ExecutionFailed, NotFound, Unavailable
 from din.gateway.drains import DrainBook
 
 
 @pytest.fixture
-def run(tmp_path: Path):
-    def go(story) -> None:
-        loop = VirtualLoop()
-        asyncio.set_event_loop(loop)
-
-        async def whole() -> None:
-            play = GatewayPlay(tmp_path)
-            play.carving.cut = BadStrategy("it is one operator")
-            await play.start()
-            try:
-                await story(play)
-                assert not play.broken_promises()
-                assert not play.reports.of("background task failed")
-                assert not play.reports.of("deployment not reconciled")
-            finally:
-                for node in play.nodes:
-                    node.kill()
-                await play.stop()
-
-        try:
-            loop.run_until_complete(whole())
-        finally:
-            finish(loop)
-            asyncio.set_event_loop(None)
-
-    return go
+def run(tmp_path: Path) -> Callable[..., None]:
+    return partial(perform, tmp_path, cut=BadStrategy("it is one operator"))
 
 
 async def one_holder(play: GatewayPlay) -> tuple[FakeNode, FakeNode]:

@@ -8,17 +8,16 @@ gateway: it needs the child for sealed slices only.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from din.agent.child import end_child, start_child
 from din.errors import DeadlineExceeded, Internal, TooLarge, Unavailable, error_of_code
-from din.system.descriptors import close_all, control_pair, receive_message, send_message
+from din.system.descriptors import close_all, receive_message, send_message
 from din.wire.messages import Prepare
 from din.wire.statement import statement_of
 from din.wire.unseal import MESSAGE_BYTES_MAX, Unseal, UnsealAnswer, UnsealFailed
@@ -112,31 +111,11 @@ class Unsealer:
             self._idle = loop.call_later(self._idle_s, self._end)
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> socket.socket:
-        ours, theirs = control_pair()
-        command = [
-            *(sys.executable, "-P", "-m", "din.unseal"),
-            *("--control-fd", str(theirs.fileno()), "--parent-pid", str(os.getpid())),
-            *("--trust", str(self._trust)),
-        ]
-        try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-        except OSError as error:
-            ours.close()
-            raise Unavailable(
-                f"din.unseal cannot be started: {error.strerror}", hint="see `din doctor`"
-            ) from error
-        finally:
-            theirs.close()
-        ours.setblocking(False)
-        self._control = ours
-        loop.add_reader(ours.fileno(), self._on_readable)
-        return ours
+        words = ("--trust", str(self._trust))
+        self._process, control = start_child("din.unseal", words)
+        self._control = control
+        loop.add_reader(control.fileno(), self._on_readable)
+        return control
 
     def _on_readable(self) -> None:
         if self._control is None:
@@ -174,16 +153,7 @@ class Unsealer:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._control.fileno())
         self._control.close()
-        ending = loop.create_task(_wait(self._process))
+        ending = loop.create_task(end_child(self._process, END_S_MAX))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
         self._control = self._process = None
-
-
-async def _wait(process: subprocess.Popen[bytes]) -> None:
-    for _ in range(int(END_S_MAX / 0.02)):
-        if process.poll() is not None:
-            return
-        await asyncio.sleep(0.02)
-    process.kill()
-    process.wait()

@@ -8,14 +8,14 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
+from din.agent.child import end_child, start_child
 from din.errors import ExecutionFailed, Internal, TooLarge, Unavailable
-from din.system.descriptors import close_all, control_pair, receive_message, send_message
+from din.system.descriptors import close_all, receive_message, send_message
 from din.wire.worker import MESSAGE_BYTES_MAX, Exited, Fork, Forked, ForkFailed, ZygoteAnswer
 
 BACK_OFF_MS_MIN: Final = 100
@@ -102,7 +102,8 @@ class Zygote:
             if self._is_stopped:
                 raise Unavailable("the zygote was stopped")
             if self._process is None:
-                self._spawn()
+                self._process, self._control = start_child("din.worker")
+                self._loop.add_reader(self._control, self._on_readable)
 
     async def fork(self, order: Fork, descriptors: Sequence[int], on_exit: OnExit) -> WorkerProcess:
         """A new worker; `on_exit` is called once after it ended. The descriptors stay the caller's.
@@ -152,36 +153,9 @@ class Zygote:
         if process is None:
             return
         self._disconnect()
-        await _wait(process)
+        await end_child(process, STOP_TIMEOUT_S)
         self._process = None
         self._forget("the zygote was stopped")
-
-    def _spawn(self) -> None:
-        ours, theirs = control_pair()
-        command = [
-            *(sys.executable, "-P", "-m", "din.worker"),
-            *("--control-fd", str(theirs.fileno()), "--parent-pid", str(os.getpid())),
-        ]
-        try:
-            # A session of its own: a Ctrl-C in the terminal is the agent's business alone.
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-        except OSError as error:
-            ours.close()
-            raise Unavailable(
-                f"the zygote cannot be started: {error.strerror}", hint="see `din doctor`"
-            ) from error
-        finally:
-            theirs.close()
-        ours.setblocking(False)
-        self._process = process
-        self._control = ours
-        self._loop.add_reader(ours.fileno(), self._on_readable)
 
     def _on_readable(self) -> None:
         if self._control is None:
@@ -269,12 +243,3 @@ def describe_exit(exit_code: int) -> str:
         name = "unknown"
     hint = "; if nobody killed it, the machine may be out of memory" if exit_code == -9 else ""
     return f"killed by signal {-exit_code} ({name}){hint}"
-
-
-async def _wait(process: subprocess.Popen[bytes]) -> None:
-    for _ in range(int(STOP_TIMEOUT_S / 0.02)):
-        if process.poll() is not None:
-            return
-        await asyncio.sleep(0.02)
-    process.kill()
-    process.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -25,6 +25,8 @@ from din.api.problem import (
 from din.errors import DinError, Internal, TooLarge, UsageError
 
 _LOG = logging.getLogger("din.api")
+
+KEY_LIMIT_HINT: Final = "send less at once, or make a key with a higher limit: din key create"
 
 
 def json_response(content: Any, status: int = 200) -> Response:
@@ -121,7 +123,10 @@ class Admitted:
         scope = {**scope, SCOPE_KEY: Visit(visitor.peer, caller, visitor.keys)}
         limit = visitor.body_bytes_max
         if limit < int(headers.get(b"content-length", b"0")):
-            raise TooLarge(f"the body is over the limit of this API key, {limit} bytes")
+            raise TooLarge(
+                f"the body is over the limit of this API key, {limit} bytes",
+                hint=KEY_LIMIT_HINT,
+            )
         await self._app(scope, _bounded(receive, limit), send)
 
 
@@ -135,7 +140,10 @@ def _bounded(receive: Receive, bytes_max: int) -> Receive:
         message = await receive()
         left -= len(message.get("body", b""))
         if left < 0:
-            raise TooLarge(f"the body is over the limit of this API key, {bytes_max} bytes")
+            raise TooLarge(
+                f"the body is over the limit of this API key, {bytes_max} bytes",
+                hint=KEY_LIMIT_HINT,
+            )
         return message
 
     return receive_bounded

@@ -38,7 +38,10 @@ def decode_json(decoder: msgspec.json.Decoder[Decoded], raw: Buffer, what: str) 
         raise UsageError(f"{what} is not valid JSON: {error}", hint=_json_hint(raw)) from None
     except (RecursionError, UnicodeDecodeError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else "not UTF-8"
-        raise UsageError(f"{what} is not valid JSON: {reason}") from None
+        raise UsageError(
+            f"{what} is not valid JSON: {reason}",
+            hint="send one JSON object in UTF-8, a few levels deep",
+        ) from None
 
 
 def _check_size(raw: Buffer, what: str) -> None:
@@ -76,7 +79,7 @@ def _field_hint(message: str, decoder: msgspec.json.Decoder[Decoded]) -> str:
     found = _UNKNOWN_FIELD.search(message)
     fields: tuple[str, ...] = getattr(decoder.type, "__struct_fields__", ())
     if not found or not fields:
-        return ""
+        return "correct it at that place: $ is the whole body, [0] the first of a list"
     close = get_close_matches(found.group(1)[:WORD_CHARACTERS_MAX], fields, n=1)
     listing = f"fields are {', '.join(fields)}"
     return f"did you mean {close[0]!r}? {listing}" if close else listing

@@ -173,7 +173,13 @@ class FrontProtocol(AnsweringProtocol, asyncio.BufferedProtocol):
 
     def _head_too_large(self) -> Refused:
         limit = self.front.limits.head_bytes_max
-        return Refused(431, TooLarge(f"the request head is over the limit of {limit} bytes"))
+        return Refused(
+            431,
+            TooLarge(
+                f"the request head is over the limit of {limit} bytes",
+                hint="shorten the URL and the headers",
+            ),
+        )
 
     # -- parser callbacks ------------------------------------------------------------------------
 

@@ -164,7 +164,10 @@ def parse_tensors(
 ) -> tuple[tuple[TensorMeta, ...], list[list[Buffer]]]:
     """Metas and bytes of the inputs, in their order. Raises BadTensor."""
     if len(inputs) > TENSORS_MAX:
-        raise BadTensor(f"{len(inputs)} inputs; the limit is {TENSORS_MAX}")
+        raise BadTensor(
+            f"{len(inputs)} inputs; the limit is {TENSORS_MAX}",
+            hint="send the inputs that the model has: GET /v2/models/M lists them",
+        )
     metas: list[TensorMeta] = []
     chunks: list[list[Buffer]] = []
     for each in inputs:
@@ -187,9 +190,15 @@ def _pieces(each: OipTensor, shape: tuple[int, ...], cursor: ChunkCursor) -> lis
         encoded = encode_values(each.name, each.datatype, shape, each.data)
         return [encoded] if encoded else []
     if not isinstance(each.data, UnsetType):
-        raise BadTensor(f"input {each.name!r} has both `data` and binary_data_size")
+        raise BadTensor(
+            f"input {each.name!r} has both `data` and binary_data_size",
+            hint="send the numbers once: as `data`, or as bytes after the JSON part",
+        )
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-        raise BadTensor(f"input {each.name!r}: binary_data_size is {size!r:.40}")
+        raise BadTensor(
+            f"input {each.name!r}: binary_data_size is {size!r:.40}",
+            hint="it is the number of bytes of this tensor after the JSON part",
+        )
     if each.datatype != BYTES and size != nbytes_of(each.datatype, shape):
         raise BadTensor(
             f"input {each.name!r} of shape {list(shape)} {each.datatype} needs "

@@ -122,7 +122,9 @@ def query_of(query: bytes) -> dict[str, str]:
             max_num_fields=QUERY_FIELDS_MAX,
         )
     except ValueError as error:
-        raise UsageError(f"the query string cannot be read: {error}") from None
+        raise UsageError(
+            f"the query string cannot be read: {error}", hint="percent-encode it in UTF-8"
+        ) from None
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise UsageError("a query field is given twice", hint="give each field once")

@@ -170,7 +170,10 @@ def decode_base64(text: Any) -> bytes:
             "the request has no input_data", hint="input_data is the file in standard base64"
         )
     if not isinstance(text, str):
-        raise BadTensor(f"input_data is {type(text).__name__}, but must be base64 text")
+        raise BadTensor(
+            f"input_data is {type(text).__name__}, but must be base64 text",
+            hint="encode the file: base64 -w0 FILE",
+        )
     try:
         return binascii.a2b_base64(text, strict_mode=True)
     except ValueError:

@@ -34,7 +34,10 @@ a time that grows with the square of the length."""
 def check_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     """A shape that a request names. Raises BadTensor for negative, huge or too many dims."""
     if len(shape) > RANK_MAX:
-        raise BadTensor(f"input {name!r} has {len(shape)} dimensions; the limit is {RANK_MAX}")
+        raise BadTensor(
+            f"input {name!r} has {len(shape)} dimensions; the limit is {RANK_MAX}",
+            hint="reshape it: no model takes so many",
+        )
     for size in shape:
         if size < 0 or size > DIM_MAX:
             raise BadTensor(
@@ -145,9 +148,14 @@ def plain_text(text: str, what: str, length_max: int) -> str:
     if not text:
         raise UsageError(f"the {what} is empty", hint=f"give a {what}")
     if len(text) > length_max:
-        raise UsageError(f"the {what} has {len(text)} characters; the limit is {length_max}")
+        raise UsageError(
+            f"the {what} has {len(text)} characters; the limit is {length_max}", hint="shorten it"
+        )
     if not is_plain and any(unicodedata.category(each) in ("Cc", "Cs") for each in text):
-        raise UsageError(f"the {what} {text!r:.80} holds a control character")
+        raise UsageError(
+            f"the {what} {text!r:.80} holds a control character",
+            hint="use printable text, percent-encoded in a URL",
+        )
     return text
 
 

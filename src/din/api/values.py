@@ -88,7 +88,10 @@ def _bad_value(name: str, dtype: str, code: str, flat: list[Any]) -> BadTensor:
 def _booleans(name: str, flat: list[Any]) -> bytes:
     for index, value in enumerate(flat):
         if value is not True and value is not False and value not in (0, 1):
-            raise BadTensor(f"input {name!r}: element {index} is {value!r:.40}, which is no BOOL")
+            raise BadTensor(
+                f"input {name!r}: element {index} is {value!r:.40}, which is no BOOL",
+                hint="true and false are BOOL; 0 and 1 are not",
+            )
     return bytes(map(bool, flat))
 
 
@@ -104,7 +107,10 @@ def _element(name: str, index: int, value: Any) -> bytes:
 
 def _flat(name: str, shape: tuple[int, ...], data: Any) -> list[Any]:
     if not isinstance(data, list):
-        raise BadTensor(f"input {name!r}: `data` is {type(data).__name__}, but must be a list")
+        raise BadTensor(
+            f"input {name!r}: `data` is {type(data).__name__}, but must be a list",
+            hint="give the numbers row by row, nested or flat",
+        )
     level = cast("list[Any]", data)
     count = prod(shape)
     if not any(isinstance(each, list) for each in level[:1]) and len(shape) != 1:

@@ -110,7 +110,10 @@ def run_enrol(order: EnrolOrder) -> Membership:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise Unavailable(f"no gateway has let this machine join in {CHILD_S:g} s") from None
+        raise Unavailable(
+            f"no gateway has let this machine join in {CHILD_S:g} s",
+            hint="see on the gateway's machine what it does: din doctor",
+        ) from None
     return decode_enrol_answer(done.stdout)
 
 

@@ -25,7 +25,10 @@ _COMMA: Final = re.compile(r'"(?:\\.|[^"\\\n])*"|,(?=\s*[}\]])', re.DOTALL)
 def parse_jsonc(text: str, where: str) -> object:
     """The value that a text holds. Raises UsageError with line and column."""
     if len(text) > FILE_BYTES_MAX:
-        raise UsageError(f"{where} has {len(text)} characters; the limit is {FILE_BYTES_MAX}")
+        raise UsageError(
+            f"{where} has {len(text)} characters; the limit is {FILE_BYTES_MAX}",
+            hint="a configuration is a few lines; is it the model itself?",
+        )
     plain = _COMMA.sub(_blank(","), _TOKEN.sub(_blank("/"), text.removeprefix("\ufeff")))
     try:
         return json.loads(plain, object_pairs_hook=_once, parse_constant=_no_constant)
@@ -35,9 +38,13 @@ def parse_jsonc(text: str, where: str) -> object:
             hint="comments and trailing commas are allowed; names and text need double quotes",
         ) from None
     except RecursionError:
-        raise UsageError(f"{where} is nested too deeply") from None
+        raise UsageError(
+            f"{where} is nested too deeply", hint="see `din model register --help` for its form"
+        ) from None
     except _Refused as error:
-        raise UsageError(f"{where}: {error}") from None
+        raise UsageError(
+            f"{where}: {error}", hint="see `din model register --help` for its form"
+        ) from None
 
 
 class _Refused(Exception):

@@ -134,7 +134,10 @@ def _new_file(path: str | None) -> Generator[Callable[[str], object]]:
     except FileExistsError:
         raise Conflict(f"{path} exists already", hint="give --save a new name") from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}",
+            hint="name a file in a folder that you may write to",
+        ) from None
     with open(descriptor, "w") as file:
         try:
             yield file.write

@@ -19,13 +19,18 @@ def read_secret_text(given: str | None, file: str | None) -> str:
     """The one line of `-` (standard input), of a file, or of an argument, which is wiped from what
     `ps` shows. Raises UsageError."""
     if (given is None) == (file is None):
-        raise UsageError("give the token, or - for standard input, or --token-file")
+        raise UsageError(
+            "no token was given, or two", hint="give it, or - for standard input, or --token-file"
+        )
     if file is not None:
         try:
             with Path(file).expanduser().open("rb") as source:
                 return source.read(BYTES_MAX).decode("ascii", "replace").strip()
         except OSError as error:
-            raise UsageError(f"{file} cannot be read: {error.strerror}") from None
+            raise UsageError(
+                f"{file} cannot be read: {error.strerror}",
+                hint="check the path and its permissions",
+            ) from None
     assert given is not None, "one of both was given"
     if given != "-":
         wipe_argument(given)

@@ -134,7 +134,10 @@ def _parse_file(path: Path) -> dict[str, object]:
             hint=f"check its permissions: ls -l {path}",
         ) from None
     if len(raw) > FILE_BYTES_MAX:
-        raise UsageError(f"{path} has {len(raw)} bytes; {FILE_BYTES_MAX} is the limit")
+        raise UsageError(
+            f"{path} has {len(raw)} bytes; {FILE_BYTES_MAX} is the limit",
+            hint="settings are a few lines of `key: value`",
+        )
     import yaml
 
     try:

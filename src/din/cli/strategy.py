@@ -93,7 +93,9 @@ def _read(path: Path) -> str:
             hint="--config names a file as in `din model register --help`",
         ) from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 at byte {error.start}") from None
+        raise UsageError(
+            f"{path} is not UTF-8 at byte {error.start}", hint="save it as UTF-8"
+        ) from None
 
 
 def _check_keys(path: Path, place: str, content: Mapping[str, object]) -> None:

@@ -80,7 +80,10 @@ def _read(path: str | os.PathLike[str], what: str) -> str:
             hint="give the path of a file that exists and that you may read",
         ) from None
     if len(data) > FILE_BYTES_MAX:
-        raise UsageError(f"{what} file {os.fspath(path)!r} has over {FILE_BYTES_MAX} bytes")
+        raise UsageError(
+            f"{what} file {os.fspath(path)!r} has over {FILE_BYTES_MAX} bytes",
+            hint="a key file holds one line",
+        )
     return data.decode("utf-8", "replace")
 
 

@@ -96,7 +96,10 @@ class DrainBook:
         """A node is to become empty; force once given stays. Durable when this returns.
         Raises TooLarge, or Unavailable when the disk is full."""
         if node_id not in self._drains and len(self._drains) >= DRAINS_MAX:
-            raise TooLarge(f"{DRAINS_MAX} nodes are drained, the limit of a gateway")
+            raise TooLarge(
+                f"{DRAINS_MAX} nodes are drained, the limit of a gateway",
+                hint="end one with `din node undrain NODE`",
+            )
         is_forced = is_forced or self.is_forced(node_id)
         drain = Drain(
             node_id=node_id,

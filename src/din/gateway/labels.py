@@ -63,7 +63,10 @@ class LabelBook:
         given = {name: text for name, text in {**before, **changes}.items() if text is not None}
         is_full = node_id not in self._given and len(self._given) >= NODES_MAX
         if is_full or len(given) > LABELS_MAX:
-            raise TooLarge(f"a node has at most {LABELS_MAX} given labels, {NODES_MAX} nodes some")
+            raise TooLarge(
+                f"a node has at most {LABELS_MAX} given labels, {NODES_MAX} nodes some",
+                hint="take one back: din node label NODE NAME-",
+            )
         await self._write(node_id, given)
         self._own[node_id] = own
         if not given:

@@ -136,7 +136,7 @@ class ModelBook:
                     return serving
                 newest = newest or serving
         if newest is None:
-            raise NotFound(f"model {model_id!r} is being removed")
+            raise NotFound(f"model {model_id!r} is being removed", hint="try again in a moment")
         return newest
 
     def servings(self) -> tuple[Serving, ...]:
@@ -175,7 +175,8 @@ class ModelBook:
                 f"model id {model_id!r} is taken by another tenant", hint="choose another id"
             )
         if not known and len(self._records) >= MODELS_MAX:
-            raise TooLarge(f"{MODELS_MAX} models are registered, the limit of a gateway")
+            full = f"{MODELS_MAX} models are registered, the limit of a gateway"
+            raise TooLarge(full, hint="remove an unused one: din model remove MODEL")
         digest = hashlib.sha256(msgspec.json.encode(order, order="sorted")).hexdigest()
         for record in known.values():
             if record.order_sha256 == digest and self._is_served(record):
