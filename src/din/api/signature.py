@@ -105,7 +105,10 @@ def check_outputs(manifest: ModelManifest, wanted: Sequence[str], *, is_adapted:
     if not wanted:
         return
     if len(wanted) > OUTPUTS_MAX:
-        raise BadTensor(f"{len(wanted)} outputs are wanted; the limit is {OUTPUTS_MAX}")
+        raise BadTensor(
+            f"{len(wanted)} outputs are wanted; the limit is {OUTPUTS_MAX}",
+            hint="want fewer, or name none to get all",
+        )
     specs = manifest.adapted_outputs if is_adapted else manifest.outputs
     valid = [spec.name for spec in specs]
     for name in wanted:
