@@ -90,7 +90,7 @@ def _booleans(name: str, flat: list[Any]) -> bytes:
         if value is not True and value is not False and value not in (0, 1):
             raise BadTensor(
                 f"input {name!r}: element {index} is {value!r:.40}, which is no BOOL",
-                hint="true and false are BOOL; 0 and 1 are not",
+                hint="true, false, 1 and 0 are BOOL",
             )
     return bytes(map(bool, flat))
 
