@@ -284,6 +284,31 @@ def test_a_reader_that_takes_nothing_is_cut_off(tmp_path):
     with_server(tmp_path, test, FrontLimits(write_timeout_s=0.1))
 
 
+def test_of_too_many_unread_answers_the_oldest_is_cut_off(tmp_path):
+    big = bytes(32 * 1024 * 1024)  # far more than the kernel takes
+    body = msgspec.json.decode(PLAIN) | {"parameters": {"binary_data_output": True}}
+
+    async def test(world: World):
+        world.inference.big = big
+        unsent, clients = world.front.unsent, []
+        for _ in range(3):
+            clients.append(await world.client())
+            clients[-1].writer.transport.pause_reading()
+            clients[-1].send(request("POST", PLAIN_PATH, msgspec.json.encode(body)))
+            number = len(clients)
+            await until(lambda number=number: world.inference.released == number)
+            await asyncio.sleep(0.05)
+            assert unsent.nbytes <= 2 * len(big)
+        await until(lambda: len(world.server._state.connections) == 2)
+        for client in clients[1:]:
+            client.writer.transport.resume_reading()
+            answer = await client.read()
+            assert answer.body[int(answer.headers["inference-header-content-length"]) :] == big
+        await until(lambda: unsent.nbytes == 0)
+
+    with_server(tmp_path, test, FrontLimits(unsent_bytes_max=2 * 32 * 1024 * 1024))
+
+
 def test_retry_later_answers_say_when(tmp_path):
     async def test(world: World):
         world.inference.error = Busy("every queue is full", hint="try again")

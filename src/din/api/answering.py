@@ -96,7 +96,12 @@ class AnsweringProtocol(HttpToolsProtocol):
 
     async def _finish_drained(self, turn: Turn) -> None:
         if self.flow.write_paused:
-            await self._drained()
+            self._forget_body(turn)
+            self.front.unsent.begin(self.transport, self.transport.get_write_buffer_size())
+            try:
+                await self._drained()
+            finally:
+                self.front.unsent.end(self.transport)
         self._finish(turn)
 
     def _write_now(self, turn: Turn, reply: Reply) -> None:

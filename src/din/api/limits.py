@@ -12,6 +12,8 @@ class FrontLimits(Struct, frozen=True, kw_only=True):
     """Of one inference post."""
     buffered_bytes_max: int = 512 * 1024 * 1024
     """Of all inference posts that lie in memory at once."""
+    unsent_bytes_max: int = 512 * 1024 * 1024
+    """Of all answers that wait for their readers."""
     control_body_bytes_max: int = 4 * 1024 * 1024
     """Of one post to the control API; artifacts have their own quota."""
     heartbeat_bytes_max: int = 4096

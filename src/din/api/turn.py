@@ -10,6 +10,7 @@ from din.api.intake import Reception
 from din.api.limits import FrontLimits
 from din.api.post import Post
 from din.api.turns import Turns
+from din.api.unsent import Unsent
 from din.gateway.service import Started
 
 SMALL_BYTES: Final = 1024
@@ -31,6 +32,7 @@ class Front:
         self.limits = limits or FrontLimits()
         self.admission = admission or Admission()
         self.buffered_bytes = 0
+        self.unsent = Unsent(self.limits.unsent_bytes_max)
         self.reception = Reception()
 
 
