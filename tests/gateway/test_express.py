@@ -26,6 +26,7 @@ from din.domain.deployment import Epoch
 from din.errors import DeadlineExceeded, DinError, ExecutionFailed, Unavailable
 from din.gateway.direct import DirectWorkers
 from din.gateway.express import Express
+from din.gateway.request import Request
 from din.gateway.service import InferenceAnswer, InferenceCall
 from din.wire.messages import Cancel
 from din.wire.worker import Abort, Compute, Computed, ComputeFailed, Placed, Release
@@ -259,6 +260,25 @@ def test_silence_until_the_deadline_is_a_504_and_ends_the_run():
         assert isinstance(error, DeadlineExceeded)
         assert [type(each) for each in worker.heard()[-2:]] == [Compute, Abort]
         assert road.is_untouched()
+
+    run(story)
+
+
+def test_a_short_deadline_never_makes_a_node_suspect():
+    """The timer may have been set by a clock that was read a little earlier than the deadline's."""
+
+    async def story(road: Road) -> None:
+        worker = ready(road)
+        loop, dispatch = road.play.loop, road.play.dispatch
+        call = road.call(timeout_ms=50)
+        request = Request(dispatch._tools, road.play.serving, call, loop.clock_ms())
+        express = Express(dispatch, request, road.told.append)
+        assert express.begin(loop.time() - 0.002)
+        await asyncio.sleep(0.049)
+        assert worker.orders()
+        (error,) = road.told
+        assert isinstance(error, DeadlineExceeded)
+        assert not road.play.suspected
 
     run(story)
 

@@ -6,6 +6,7 @@ Asked for by a coroutine (`Request`) or by callbacks (`Express`): both find thei
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from din.domain.request import SliceTiming
@@ -24,7 +25,15 @@ if TYPE_CHECKING:
 class DirectAttempt:
     """One attempt over one replica whose workers were handed over; `of` makes it."""
 
-    __slots__ = ("_index", "_replica", "_request", "_started_ms", "order", "patience_ms")
+    __slots__ = (
+        "_index",
+        "_is_until_deadline",
+        "_replica",
+        "_request",
+        "_started_ms",
+        "order",
+        "patience_ms",
+    )
 
     def __init__(self, request: Request, index: int, replica: LiveReplica, order: Order) -> None:
         self._request = request
@@ -32,7 +41,10 @@ class DirectAttempt:
         self._replica = replica
         self._started_ms = request.tools.clock()
         self.order = order
-        self.patience_ms = self._patience_ms()
+        remaining_ms = float(max(request.remaining_ms(), 0))
+        self.patience_ms = min(self._silence_ms(), remaining_ms)
+        # Whoever gives up may look at another clock: what for was decided here.
+        self._is_until_deadline = self.patience_ms == remaining_ms
 
     @staticmethod
     def of(request: Request, replicas: Mapping[int, LiveReplica]) -> DirectAttempt | None:
@@ -48,14 +60,12 @@ class DirectAttempt:
         order = Order(key, metas, chunks, request.call.outputs, request.remaining_ms)
         return DirectAttempt(request, index, replica, order)
 
-    def _patience_ms(self) -> float:
-        """Until the deadline, or for as long as it should take where another node may be asked:
-        a worker that computes on and one that is stuck look alike."""
-        request = self._request
-        remaining_ms = float(max(request.remaining_ms(), 0))
-        if not request.has_other(self._index, self._replica.node_id):
-            return remaining_ms
-        return min(request.silence_ms((self._replica,)), remaining_ms)
+    def _silence_ms(self) -> float:
+        """For as long as it should take where another node may be asked, else without end: a worker
+        that computes on and one that is stuck look alike."""
+        if not self._request.has_other(self._index, self._replica.node_id):
+            return inf
+        return self._request.silence_ms((self._replica,))
 
     def answer(self, result: OutputSet) -> InferenceAnswer:
         """The answer of the request."""
@@ -78,7 +88,7 @@ class DirectAttempt:
         """It was given up."""
         request, node_id = self._request, self._replica.node_id
         node = request.tools.name_of(node_id)
-        if request.remaining_ms() <= 0:
+        if self._is_until_deadline:
             error = DeadlineExceeded(
                 f"the deadline passed while node {node} computed or queued it",
                 hint="give it more time: timeout_ms in the request, --timeout-ms of the commands",
