@@ -109,6 +109,17 @@ def test_a_retry_leaves_the_blamed_node_out():
     run(story)
 
 
+def test_what_no_node_can_compute_counts_against_none_of_them():
+    async def story(play: Play) -> None:
+        play.ready(NODE_A, NODE_B)
+        play.nodes |= {NODE_A: fails, NODE_B: fails}
+        assert isinstance(await error_of(play.ask()), ExecutionFailed)
+        assert len(set(play.runs)) == 2
+        assert not play.slice_failures
+
+    run(story)
+
+
 def test_the_only_node_is_tried_again_and_attempts_are_bounded():
     async def story(play: Play) -> None:
         play.ready(NODE_A)

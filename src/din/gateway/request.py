@@ -68,6 +68,9 @@ class Request:
         self._attempt_started_ms = started_ms
         self._records: tuple[AttemptRecord, ...] = ()
         self._avoided: set[str] = set()
+        self._blamed: set[NodeId] = set()
+        """Answered with a failure. It counts against them once somebody has answered this request:
+        until then the inputs may be what no node can compute."""
         self._attempts = 0
         self._failures = 0
         self._slice_failures = 0
@@ -275,7 +278,7 @@ class Request:
             if ended.is_node_suspect:
                 self.tools.suspect(NodeId(node_id), ended.error.message, self._attempt_started_ms)
             elif not ended.is_busy:
-                self.tools.slice_failed(NodeId(node_id))
+                self._blamed.add(NodeId(node_id))
         self._failures += not is_waiting
         self._slice_failures += (
             isinstance(ended.error, ExecutionFailed) and not ended.is_node_suspect
@@ -311,6 +314,8 @@ class Request:
     ) -> InferenceAnswer:
         """The answer, once its trace is kept."""
         manifest = self.serving.deployment.manifest
+        for node_id in self._blamed:
+            self.tools.slice_failed(node_id)
         self._record([timing.node_id for timing in timings.values()], "completed")
         return InferenceAnswer(
             request_id=self._public_id,

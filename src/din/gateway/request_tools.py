@@ -50,4 +50,4 @@ class RequestTools:
     suspect: Callable[[NodeId, str, float], None]
     """Tell membership that a node did not answer, and when the attempt began (as `clock`)."""
     slice_failed: Callable[[NodeId], None]
-    """Tell membership that a node answered with a failure."""
+    """Tell membership that a node failed where it, or another one, could answer."""
