@@ -75,7 +75,7 @@ class NodeLeft(Struct, frozen=True):
 
     node_id: NodeId
     session: int
-    reason: str = "said goodbye"
+    reason: str = "was stopped and said goodbye"
 
 
 class Woke(Struct, frozen=True):

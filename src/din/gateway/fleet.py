@@ -162,7 +162,9 @@ class Fleet:
         if member is not None:
             self._handle(SliceFailed(node_id, member.profile.session))
 
-    def left(self, node_id: str, session: int, reason: str = "said goodbye") -> None:
+    def left(
+        self, node_id: str, session: int, reason: str = "was stopped and said goodbye"
+    ) -> None:
         """A node goes, or is sent away. Raises NotFound, or Conflict when a newer session lives."""
         member = self.find(node_id)
         if member.profile.session != session:
