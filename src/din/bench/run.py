@@ -47,12 +47,14 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "encrypted-link": Benchmark(
         "din.bench.encrypted:encrypted_links", "one frame by TLS against plain TCP"
     ),
+    "datagrams": Benchmark("din.bench.datagrams:datagrams", "beats by datagram a gateway takes"),
     "join": Benchmark("din.bench.joining:joins", "a machine gets its certificate by a token"),
 }
 TRUST: Final = (
     "encrypted-link",
     "sealing",
     "join",
+    "datagrams",
 )
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "road": tuple(name for name in BENCHMARKS if name not in TRUST),

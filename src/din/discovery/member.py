@@ -123,7 +123,7 @@ class Record(Struct):
         if missed:
             self.miss(missed)
             self.good_beats = 0
-        else:
+        elif self.score < 1.0:
             self.score = health_score.after_beat(self.score)
         self.missed_beats = 0
         self.seen_ms, self.counter = now_ms, counter

@@ -74,6 +74,9 @@ MEMBERS_MAX: Final = 20_000
 DRAIN_REASON: Final = "drained by an operator"
 STALL_MS_MIN: Final = 500
 """A wake-up may be this late, or half an interval, before it counts as a sleep of our own."""
+_OK: Final = AnswerBeat("ok")
+_DRAINING: Final = AnswerBeat("draining")
+_AGAIN: Final = AnswerBeat("register again")
 
 
 class Membership:
@@ -118,13 +121,15 @@ class Membership:
     def handle(self, now_ms: int, event: MembershipEvent) -> tuple[MembershipInstruction, ...]:
         """Take one event and answer with orders. Time never runs backwards here."""
         self._now_ms = max(self._now_ms, now_ms)
-        self._notice_stall()
-        self._expire()
+        wakeup_ms = self._timers.next_ms()
+        if wakeup_ms is not None and wakeup_ms <= self._now_ms:
+            self._notice_stall(wakeup_ms)
+            self._expire()
         match event:
+            case BeatReceived():  # first, since nothing else comes so often
+                self._beat(event)
             case NodeRegistered():
                 self._register(event.profile)
-            case BeatReceived():
-                self._beat(event)
             case LinkOpened():
                 self._link_opened(event)
             case LinkClosed():
@@ -226,18 +231,20 @@ class Membership:
         member = self._members.get(beat.node_id)
         is_current = member is not None and member.profile.session == beat.session
         if member is None or not is_current or member.status == "lost":
-            self._out.append(AnswerBeat("register again"))
+            self._out.append(_AGAIN)
             return
         if beat.counter > member.counter:
             self._accept_beat(member, beat)
-        self._out.append(AnswerBeat("draining" if member.is_draining else "ok"))
+        self._out.append(_DRAINING if member.is_draining else _OK)
 
     def _accept_beat(self, member: Record, beat: BeatReceived) -> None:
-        heard_ms = max(member.seen_ms, self._amnesty_ms)
-        missed = self._schedule.missed_in(self._now_ms - heard_ms)
-        member.take_beat(self._now_ms, beat.counter, missed, self._schedule.interval_ms)
+        schedule, now_ms = self._schedule, self._now_ms
+        gap_ms = now_ms - max(member.seen_ms, self._amnesty_ms)
+        missed = schedule.missed_in(gap_ms) if gap_ms > schedule.interval_ms else 0
+        member.take_beat(now_ms, beat.counter, missed, schedule.interval_ms)
         member.health = beat.health
-        self._recover(member)
+        if member.status == "suspect":
+            self._recover(member)
         self._out.append(RecordHealth(beat.node_id, beat.health, member.score))
 
     def _recover(self, member: Record) -> None:
@@ -318,11 +325,8 @@ class Membership:
         self._out.append(PublishLost(profile.node_id, reason, is_orderly=cause == "left"))
         self._schedule_wakeup(member)
 
-    def _notice_stall(self) -> None:
+    def _notice_stall(self, wakeup_ms: int) -> None:
         """A wake-up that comes far too late means that this process stood still."""
-        wakeup_ms = self.next_wakeup_ms()
-        if wakeup_ms is None:
-            return
         tolerated_ms = max(STALL_MS_MIN, self._schedule.interval_ms // 2)
         if self._now_ms - wakeup_ms > tolerated_ms:
             self._amnesty_ms = self._now_ms

@@ -2,8 +2,7 @@
 goes.
 
 Membership decides (`din.discovery.membership`); here its orders are carried out, on the event loop
-and at once. Memory: a node's free memory is measured while slices are loaded, so what is loaded is
-added back before all promises are subtracted, and a declared memory caps both.
+and at once.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ from din.gateway.drains import DrainBook
 from din.gateway.hearing import FleetListener
 from din.gateway.holding import Known
 from din.gateway.names import id_of
+from din.gateway.samples import Samples
 from din.placement.layout import LinkGuess
 from din.placement.planner import plan_deployment
 from din.placement.policy import Policy
-from din.placement.table import FleetTable
 from din.wire.heartbeat import decode_heartbeat, encode_heartbeat_answer
 from din.wire.registration import Registration, RegistrationAnswer
 
@@ -82,7 +81,7 @@ class Fleet:
         self._clock = clock
         self._random = random
         self._report = report
-        self._table = FleetTable()
+        self._samples = Samples(lambda node_id: self._told().loaded_mib(node_id))
         self._listener: FleetListener | None = None
         self._scores: dict[NodeId, float] = {}
         self._warnings: dict[NodeId, tuple[str, ...]] = {}
@@ -120,10 +119,9 @@ class Fleet:
         if check_sender is not None:
             check_sender(beat.node_id)
         orders = self._handle(BeatReceived(beat.node_id, beat.session, beat.counter, beat.health))
-        for order in orders:
-            if isinstance(order, AnswerBeat):
-                return encode_heartbeat_answer(order.answer)
-        return encode_heartbeat_answer("ok")
+        answer = orders[-1]  # after what follows from the beat
+        assert isinstance(answer, AnswerBeat), "every beat is answered"
+        return encode_heartbeat_answer(answer.answer)
 
     def link_opened(self, node_id: NodeId, session: int, link_id: int) -> None:
         """A node dialled."""
@@ -244,7 +242,7 @@ class Fleet:
         return plan_deployment(
             [part for part in known.slices if slices is None or part.index in slices],
             known.record.partition.adapted_edges or known.record.partition.edges,
-            self._table,
+            self._samples.table(),
             self.policy,
             random=self._random,
             model_id=known.model_id,
@@ -260,16 +258,15 @@ class Fleet:
 
     def roomiest_mib(self) -> int:
         """Free and not promised memory of the roomiest routable node."""
-        rooms = [
-            float(self._table.memory_mib_room[self._table.row(node_id)]) for node_id in self._scores
-        ]
+        table = self._samples.table()
+        rooms = [float(table.memory_mib_room[table.row(node_id)]) for node_id in self._scores]
         return int(max(rooms, default=0.0))
 
     def memory_changed(self) -> None:
         """See FleetFacts."""
         for member in self._membership.members():
-            if member.profile.node_id in self._table:
-                self._table.upsert(self._fleet_node(member))
+            if member.profile.node_id in self._samples:
+                self._samples.put(self._fleet_node(member))
 
     # Membership's orders.
 
@@ -284,6 +281,10 @@ class Fleet:
     def _perform(self, orders: tuple[MembershipInstruction, ...]) -> None:
         for order in orders:
             match order:
+                case RecordHealth():  # first, with the answer: nothing else comes so often
+                    self._record(order.node_id, order.health, order.health_score)
+                case AnswerBeat():
+                    pass
                 case PublishJoined(profile=profile):
                     self._report("node joined", node=profile.name, id=profile.node_id)
                     self._put(profile.node_id)
@@ -298,26 +299,19 @@ class Fleet:
                     self._put(node_id)
                 case PublishForgotten(node_id=node_id):
                     self._warnings.pop(node_id, None)
-                    if node_id in self._table:
-                        name = self._table.name(self._table.row(node_id))
-                        self._table.remove(node_id)
+                    if (name := self._samples.remove(node_id)) is not None:
                         self._told().forgotten(name)
                 case EvictSession(node_id=node_id, session=session, reason=reason):
                     self._evict(node_id, session, reason)
-                case RecordHealth(node_id=node_id, health=health, health_score=score):
-                    self._record(node_id, health, score)
                 case RecordScore(node_id=node_id, health_score=score):
                     if node_id in self._scores:
                         self._scores[node_id] = score
-                    if node_id in self._table:
-                        self._table.set_health(node_id, score)
+                    self._samples.set_score(node_id, score)
                 case RenameNode(node_id=node_id) | WarnOfNode(node_id=node_id):
                     self._warnings[node_id] = (*self.warnings_of(node_id), order.warning)
                     self._report("node warning", id=node_id, warning=order.warning)
                 case RefuseNode(node_id=node_id, reason=reason):
                     self._report("node refused", id=node_id, reason=reason)
-                case AnswerBeat():
-                    pass
 
     def _changed(self, order: PublishChanged) -> None:
         node_id = order.node_id
@@ -347,34 +341,24 @@ class Fleet:
     def _put(self, node_id: NodeId) -> None:
         member = self._membership.member(node_id)
         if member is not None:
-            self._table.upsert(self._fleet_node(member))
+            self._samples.put(self._fleet_node(member))
 
     def _record(self, node_id: NodeId, health: NodeHealth, score: float) -> None:
         if node_id in self._scores:
             self._scores[node_id] = score
-        if node_id in self._table:
-            total_mib = self._table.memory_mib_of(node_id)
-            self._table.sample(node_id, self._capped(health, node_id, total_mib), score)
+        self._samples.take(node_id, health, score)
 
     def _fleet_node(self, member: Member) -> FleetNode:
         node_id = member.profile.node_id
         return FleetNode(
             profile=member.profile,
-            health=self._capped(member.health, node_id, member.profile.memory_mib),
+            health=self._samples.capped(member.health, node_id, member.profile.memory_mib),
             status=member.status,
             health_score=member.health_score,
             seen_ms=member.seen_ms,
             memory_mib_reserved=self._told().promised_mib(node_id),
             takes_grants=self._told().takes_grants(node_id),
         )
-
-    def _capped(self, health: NodeHealth, node_id: NodeId, memory_mib: int) -> NodeHealth:
-        if health.memory_mib_free is None:
-            return health
-        unloaded = min(health.memory_mib_free + self._told().loaded_mib(node_id), memory_mib)
-        if unloaded == health.memory_mib_free:
-            return health
-        return replace(health, memory_mib_free=unloaded)
 
     def _now_ms(self) -> int:
         return int(self._clock())

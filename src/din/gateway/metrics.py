@@ -83,8 +83,8 @@ class GatewayMetrics:
     def _define_events(self) -> None:
         own = self.registry
         self._retries = Counter("din_retries", "Attempts after the first.", registry=own)
-        beats = Counter("din_heartbeats", "Heartbeats taken, by way.", ["way"], registry=own)
-        self._heartbeats = {way: beats.labels(way) for way in ("http", "datagram")}
+        self._heartbeats: dict[str, int] = {"http": 0, "datagram": 0}
+        own.register(_Counts("din_heartbeats", "Heartbeats taken.", "way", self._heartbeats))
         self._transfer = Counter(
             "din_transfer_bytes", "Tensor bytes by path.", ["path", "direction"], registry=own
         )
@@ -164,7 +164,7 @@ class GatewayMetrics:
 
     def count_heartbeat(self, way: Literal["http", "datagram"]) -> None:
         """One heartbeat was taken."""
-        self._heartbeats[way].inc()
+        self._heartbeats[way] += 1
 
     def count_restart(self, node: str) -> None:
         """A worker of the node died and was started again."""
@@ -193,7 +193,8 @@ class GatewayMetrics:
 
     def watch_datagrams(self, refused: Mapping[str, int]) -> None:
         """Read at scrape time which heartbeats by datagram were not believed. Once."""
-        self.registry.register(_RefusedBeats(refused))
+        text = "Heartbeats by datagram that were not believed."
+        self.registry.register(_Counts("din_heartbeats_refused", text, "reason", refused))
 
     def watch_fleet(
         self, nodes: Callable[[], Iterable[FleetNode]], now_ms: Callable[[], int], mode: str
@@ -206,21 +207,20 @@ class GatewayMetrics:
         return generate_latest(self.registry)
 
 
-class _RefusedBeats(Collector):
-    """Counts that the datagram port keeps itself: it may be flooded."""
+class _Counts(Collector):
+    """Plain numbers, read at scrape time, of what happens too often for a counter with a lock."""
 
-    def __init__(self, refused: Mapping[str, int]) -> None:
-        self._refused = refused
+    def __init__(self, name: str, text: str, label: str, counts: Mapping[str, int]) -> None:
+        self._name = name
+        self._text = text
+        self._label = label
+        self._counts = counts
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """One sample per reason."""
-        family = CounterMetricFamily(
-            "din_heartbeats_refused",
-            "Heartbeats by datagram that were not believed.",
-            labels=["reason"],
-        )
-        for reason, count in self._refused.items():
-            family.add_metric([reason.replace(" ", "_")], count)
+        """One sample per key."""
+        family = CounterMetricFamily(self._name, self._text, labels=[self._label])
+        for key, count in self._counts.items():
+            family.add_metric([key.replace(" ", "_")], count)
         yield family
 
 

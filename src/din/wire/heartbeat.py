@@ -39,6 +39,7 @@ UTILIZATION_SOURCES: Final = ("", "nvml", "nvidia-smi", "npu-smi", "sysfs", "wor
 MEASURED: Final = {"cpu": 1, "memory": 2, "accelerator": 4, "accelerator_memory": 8,
                    "temperature": 16, "power": 32}  # fmt: skip
 """Bits of the field at offset 2."""
+_CPU, _MEMORY, _ACCELERATOR, _ACCELERATOR_MEMORY, _TEMPERATURE, _POWER = MEASURED.values()
 
 TEMPERATURE_C_RANGE: Final = (-40.0, 150.0)
 POWER_W_MAX: Final = 6553.5
@@ -109,20 +110,26 @@ def decode_heartbeat(body: Buffer) -> Heartbeat:
     ) = BEAT.unpack_from(body)  # fmt: skip
     if beat_format != FORMAT:
         raise UsageError(f"heartbeat has format {beat_format}, this gateway reads {FORMAT}")
+    # A gateway reads these by the ten thousand a second: what was not measured costs nothing.
     health = NodeHealth(
-        cpu_percent=_tenths(measured, "cpu", cpu, 0.0, 100.0),
-        memory_mib_free=memory if measured & MEASURED["memory"] else None,
-        accelerator_percent=_tenths(measured, "accelerator", accelerator, 0.0, 100.0),
-        accelerator_memory_mib_free=(
-            accelerator_memory if measured & MEASURED["accelerator_memory"] else None
+        cpu_percent=_tenths(_CPU, cpu, 0.0, 100.0) if measured & _CPU else None,
+        memory_mib_free=memory if measured & _MEMORY else None,
+        accelerator_percent=(
+            _tenths(_ACCELERATOR, accelerator, 0.0, 100.0) if measured & _ACCELERATOR else None
         ),
-        utilization_source=_source_name(source),
-        temperature_c=_tenths(measured, "temperature", temperature, *TEMPERATURE_C_RANGE),
-        power_w=_tenths(measured, "power", power, 0.0, POWER_W_MAX),
+        accelerator_memory_mib_free=accelerator_memory if measured & _ACCELERATOR_MEMORY else None,
+        utilization_source=_source_name(source) if source else None,
+        temperature_c=(
+            _tenths(_TEMPERATURE, temperature, *TEMPERATURE_C_RANGE)
+            if measured & _TEMPERATURE
+            else None
+        ),
+        power_w=_tenths(_POWER, power, 0.0, POWER_W_MAX) if measured & _POWER else None,
         queue_length=queue_length,
     )
-    node_id = NodeId(f"{node:016x}")
-    return Heartbeat(node_id=node_id, session=session, counter=counter, health=health)
+    return Heartbeat(
+        node_id=NodeId(f"{node:016x}"), session=session, counter=counter, health=health
+    )
 
 
 def encode_heartbeat_answer(answer: HeartbeatAnswer) -> bytes:
@@ -147,9 +154,9 @@ def _in_range(bit: int, value: float, low: float, high: float) -> float:
     return value
 
 
-def _tenths(measured: int, name: str, value: int, low: float, high: float) -> float | None:
-    bit = MEASURED[name]
-    return _in_range(bit, value / 10, low, high) if measured & bit else None
+def _tenths(bit: int, value: int, low: float, high: float) -> float:
+    tenths = value / 10
+    return tenths if low <= tenths <= high else _in_range(bit, tenths, low, high)
 
 
 def _u32(field: str, value: int) -> int:
@@ -179,7 +186,5 @@ def _source_number(source: str | None) -> int:
     return UTILIZATION_SOURCES.index(source)
 
 
-def _source_name(number: int) -> str | None:
-    if number == 0:
-        return None
+def _source_name(number: int) -> str:
     return UTILIZATION_SOURCES[number] if number < len(UTILIZATION_SOURCES) else "other"
