@@ -333,8 +333,8 @@ def test_a_goodbye_is_orderly_and_at_once(play: Play) -> None:
     play.join()
     out = play.do(NodeLeft(NODE_A, 1))
     assert out == (
-        EvictSession(NODE_A, 1, "was stopped and said goodbye"),
-        PublishLost(NODE_A, "was stopped and said goodbye", is_orderly=True),
+        EvictSession(NODE_A, 1, "was stopped"),
+        PublishLost(NODE_A, "was stopped", is_orderly=True),
     )
 
 

@@ -75,7 +75,7 @@ class NodeLeft(Struct, frozen=True):
 
     node_id: NodeId
     session: int
-    reason: str = "was stopped and said goodbye"
+    reason: str = "was stopped"
 
 
 class Woke(Struct, frozen=True):

@@ -160,9 +160,7 @@ class Fleet:
         if member is not None:
             self._handle(SliceFailed(node_id, member.profile.session))
 
-    def left(
-        self, node_id: str, session: int, reason: str = "was stopped and said goodbye"
-    ) -> None:
+    def left(self, node_id: str, session: int, reason: str = "was stopped") -> None:
         """A node goes, or is sent away. Raises NotFound, or Conflict when a newer session lives."""
         member = self.find(node_id)
         if member.profile.session != session:
