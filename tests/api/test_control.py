@@ -188,6 +188,23 @@ def test_artifacts_are_stored_by_hash_and_read_in_parts(tmp_path):
     assert same.status == 304
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "..%2fsecret", "%2e%2e%2fsecret", "%2e%2e", "..", "0" * 64 + "%2f..%2fsecret", "secret",
+        "0" * 63 + "%00", "0" * 64 + ".sealed", "A" * 64, "%c0%ae%c0%ae%2fsecret",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_no_trick_in_the_name_of_an_artifact_leads_anywhere(tmp_path, method, name):
+    (tmp_path / "secret").write_bytes(b"not for you")
+    body = b"mine now" if method == "PUT" else b""
+    (answer,), _ = run(tmp_path, (method, f"/api/v1/artifacts/{name}", body))
+    assert answer.status == 400
+    assert "64 lowercase" in answer.json()["error"]["hint"]
+    assert (tmp_path / "secret").read_bytes() == b"not for you"
+
+
 def test_an_upload_says_whether_it_is_sealed_as_it_comes(tmp_path):
     path = "/api/v1/artifacts/" + hashlib.sha256(b"abc").hexdigest()
     asked = [path, f"{path}?encrypt=true", f"{path}?encrypt=false"]

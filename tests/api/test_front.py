@@ -225,7 +225,28 @@ def test_a_head_that_drips_ends_as_one_that_stops(tmp_path):
         assert (await client.read()).status == 408
         dripping.cancel()
 
-    with_server(tmp_path, test, FrontLimits(head_timeout_s=0.3, linger_s=0.05))
+    with_server(tmp_path, test, FrontLimits(head_timeout_s=0.3, linger_s=1.0))
+
+
+@pytest.mark.parametrize(("path", "is_told"), [("/infer", True), ("/api/v1/models", False)])
+def test_a_body_that_drips_without_a_pause_ends_too(tmp_path, path, is_told):
+    async def test(world: World):
+        client = await world.client()
+
+        async def drip() -> None:
+            with suppress(ConnectionError):
+                while True:
+                    client.send(b"x")
+                    await asyncio.sleep(0.02)
+
+        client.send(request("POST", path, FACE * 100)[: -len(FACE) * 100])
+        dripping = asyncio.create_task(drip())
+        if is_told:
+            assert (await client.read()).status == 408
+        assert await client.is_closed()
+        dripping.cancel()
+
+    with_server(tmp_path, test, FrontLimits(body_timeout_s=0.3, linger_s=1.0))
 
 
 def test_too_many_pipelined_requests_are_refused_in_order(tmp_path):

@@ -7,10 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from din.domain.node import NodeHealth, NodeId
+from din.domain.trust import Peer, PeerName
 from din.errors import UsageError
 from din.gateway.beats import BeatKeys
 from din.wire.beat_datagram import BeatKey
 from din.wire.heartbeat import Heartbeat, encode_heartbeat, encode_heartbeat_answer
+from din.wire.registration import Admission
 
 NODE = NodeId("00112233aabbccdd")
 OTHER = NodeId("ffeeddccbbaa0099")
@@ -54,6 +56,24 @@ def test_a_known_node_is_answered_and_its_beat_reaches_the_fleet(
     assert answer is not None
     assert key.open_answer(answer, beat_of(1)) == "ok"
     assert fleet.beats == [beat_of(1)]
+
+
+def test_a_key_is_given_over_tls_to_a_node_with_a_certificate_and_to_nobody_else(
+    keys: BeatKeys,
+) -> None:
+    admission = Admission(
+        name="edge-1", gateway_id="ab" * 8, heartbeat_interval_ms=3000, heartbeat_jitter_ms=450,
+        links=(), protocol_version=1,
+    )  # fmt: skip
+    machine = Peer("10.0.0.9", is_tls=True, name=PeerName("plant", "node", NODE))
+    assert keys.offered(admission, machine, NODE, 7).beat_key == b"", "nobody hears datagrams yet"
+    keys.port = 8443
+    given = keys.offered(admission, machine, NODE, 7)
+    assert (len(given.beat_key), given.beat_port) == (32, 8443)
+    for plain in (Peer("127.0.0.1"), Peer("10.0.0.9"), Peer("10.0.0.9", is_tls=True)):
+        assert keys.offered(admission, plain, NODE, 8) == admission
+    # Who registered without TLS since then beats by HTTP: the older key counts no more.
+    assert keys.receive(BeatKey(given.beat_key).seal_beat(beat_of(1))) is None
 
 
 def test_a_replayed_or_older_beat_is_refused(keys: BeatKeys, fleet: Fleet) -> None:

@@ -16,8 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from din.artifacts.files import ArtifactFolder
 from din.domain.model import CarveAnswer, CarveRequest
 from din.errors import BadModel, Denied, NotFound, UsageError
-from din.gateway.carving import Carving
+from din.gateway.carving import Carving, _take
 from din.gateway.vault import Vault
+from din.system.descriptors import control_pair, send_message
 from din.trust.grants import data_key_of
 from din.trust.requests import public_key_bytes
 from din.trust.sealing import CHUNK_BYTES, open_sealed, parse_header
@@ -114,6 +115,24 @@ def test_a_bad_model_is_refused_the_same_way_when_it_is_sealed(tmp_path: Path) -
     before = open_files()
     play(tmp_path, story)
     assert open_files() == before
+
+
+@pytest.mark.parametrize("name", ["../../escaped", "/tmp/escaped", "A" * 64, ""])
+def test_a_carver_gives_no_file_a_name_that_is_no_hash(tmp_path: Path, name: str) -> None:
+    """It has parsed a stranger's model, so it may be the stranger's by now."""
+    ours, theirs = control_pair()
+    ours.setblocking(False)
+    files: dict[str, int] = {}
+    descriptor = os.memfd_create("x")
+    before = open_files()
+    send_message(theirs, name.encode() or b"\0", [descriptor])
+    while _take(ours, files):
+        pass
+    assert files == {}
+    assert open_files() == before
+    os.close(descriptor)
+    ours.close()
+    theirs.close()
 
 
 def test_descriptors_are_given_back(tmp_path: Path) -> None:

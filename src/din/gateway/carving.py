@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import socket
 import sys
@@ -31,6 +32,7 @@ CARVE_SECONDS_MAX: Final = 300
 CARVERS_MAX: Final = 2
 """At once: each may hold a few copies of one model in memory."""
 HASH_CHARACTERS: Final = 64
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class Carving:
@@ -146,10 +148,12 @@ def _take(ours: socket.socket, files: dict[str, int]) -> bool:
         name, descriptors = receive_message(ours, HASH_CHARACTERS)
     except (BlockingIOError, InterruptedError):
         return False
-    if len(descriptors) != 1 or name.decode(errors="replace") in files:
+    text = name.decode(errors="replace")
+    # It has parsed what a stranger made: the name becomes one of a file only when it is a hash.
+    if len(descriptors) != 1 or text in files or _SHA256.fullmatch(text) is None:
         close_all(descriptors)
         return bool(name)
-    files[name.decode(errors="replace")] = descriptors[0]
+    files[text] = descriptors[0]
     return True
 
 
