@@ -413,6 +413,20 @@ def test_bytes_with_another_hash_are_never_loaded(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
+def test_another_slice_under_the_same_epoch_is_refused(tmp_path: Path) -> None:
+    """Whoever counted alike: the answers of the slice that is here would be wrong ones."""
+
+    async def story(gateway: FakeGateway, folder: Path) -> None:
+        async with Node(folder, "one", gateway) as node:
+            await load(gateway, node)
+            other = make_slice(0, gateway.artifact(b"other bytes"))
+            gateway.prepare(node.node_id, other, DOUBLE_EDGES)
+            failed, _, _ = await gateway.message(PrepareFailed)
+            assert "another slice" in failed.message
+
+    play(tmp_path, story)
+
+
 def test_a_slice_that_needs_more_memory_than_is_free_is_refused_with_both_numbers(
     tmp_path: Path,
 ) -> None:

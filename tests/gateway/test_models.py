@@ -94,7 +94,7 @@ class FakeDeployer:
         await asyncio.sleep(0)
         serving = Serving(
             Deployment(
-                epoch=Epoch(record.number, len(self.servings) + 1),
+                epoch=Epoch(1, len(self.servings) + 1),
                 manifest=record.manifest,
                 partition=record.partition,
             ),

@@ -55,7 +55,7 @@ class Shop:
             model_id="m", version="1", source_sha256="", inputs=part.inputs, outputs=part.outputs
         )
         record = ModelRecord(
-            manifest=manifest, partition=partition, cuts=(), order_sha256="", number=1,
+            manifest=manifest, partition=partition, cuts=(), order_sha256="",
             order=RegisterModel(model_id="m", source_sha256=""),
         )  # fmt: skip
         deployment = Deployment(epoch=Epoch(1, 1), manifest=manifest, partition=partition)

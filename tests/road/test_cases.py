@@ -397,6 +397,26 @@ def test_a_killed_gateway_comes_back_with_its_models_and_nodes(network: Network)
         load.wait_more(100)
 
 
+def test_nodes_of_a_gateway_with_a_new_store_answer_with_its_models_only(network: Network) -> None:
+    """Its store counts from one again, and the node still holds what the former one had loaded."""
+    start(network, ONE)
+    other = small_models.chain(network.folder / "other.onnx", steps=4)
+    assert register(network, other, "other", partition_points=POINTS).state == "ready"
+    assert network.gateway is not None
+    network.gateway.kill()
+    network.gateway.wait()
+    shutil.rmtree(network.folder / "gateway")
+    network.start_gateway(**FAST, port=int(network.url.rpartition(":")[2]))
+    network.wait_ready(ONE)
+    register_chain(network)
+    answers_normally(network)
+    wait_for(
+        "what nobody wants any more is gone",
+        lambda: sum("din worker" in "".join(p.cmdline()) for p in processes_of(network, ONE)) == 3,
+    )
+    answers_normally(network)
+
+
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_a_node_that_is_stopped_or_drained_under_load_loses_no_request(
     network: Network, is_whole: bool

@@ -242,6 +242,7 @@ class Agent:
             self._redialler.update(joined.links)
             return
         self._named.gateway_id = answer.gateway_id
+        self._slices.unload_all()
         former, self._redialler = (
             self._redialler,
             Redialler(

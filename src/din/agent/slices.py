@@ -25,7 +25,7 @@ from din.agent.peers import Peers
 from din.agent.pool import WorkerPool, open_paths
 from din.agent.unsealer import NO_FILE, Unsealer
 from din.agent.zygote import Zygote
-from din.errors import DeadlineExceeded, DinError, Internal, TooLarge, Unavailable
+from din.errors import Conflict, DeadlineExceeded, DinError, Internal, TooLarge, Unavailable
 from din.execution.events import SliceKey, SliceLoaded, SliceUnloaded
 from din.system.descriptors import close_all
 from din.wire.messages import (
@@ -105,6 +105,9 @@ class Slices:
         """Load a slice, or take over new edges and peers of one that is here."""
         key = (order.epoch, order.slice.index)
         held = self._held.get(key)
+        if held is not None and held.order.slice.slice_id != order.slice.slice_id:
+            self._tell_failed(order, Conflict("another slice is held under this epoch and index"))
+            return
         if held is None:
             if len(self._held) >= SLICES_MAX:
                 error = TooLarge(
@@ -143,6 +146,11 @@ class Slices:
                 held.task.cancel()
         else:
             self._executor.give(SliceUnloaded(key))
+
+    def unload_all(self) -> None:
+        """Drain everything: the gateway that wanted it is ours no more, and would never say so."""
+        for key, held in list(self._held.items()):
+            self._unload(key, held)
 
     def renew(self, order: Renew) -> None:
         """Hold the sealed slices of a deployment longer."""

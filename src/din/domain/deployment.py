@@ -15,8 +15,8 @@ DeploymentState = Literal["placing", "loading", "ready", "degraded", "failed"]
 
 
 class Epoch(Struct, frozen=True, order=True, array_like=True):
-    """(deployment number, store revision): never reused, neither by a restart nor by a second
-    gateway."""
+    """(number by chance, store revision): never reused, neither by a restart nor by a second
+    gateway or a new store."""
 
     deployment: int
     revision: int

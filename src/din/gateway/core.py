@@ -28,6 +28,7 @@ from din.gateway.deployer import Deployer
 from din.gateway.direct import DirectWorkers
 from din.gateway.dispatch import Dispatch
 from din.gateway.drains import DrainBook
+from din.gateway.epochs import EpochBook
 from din.gateway.fleet import Fleet
 from din.gateway.labels import LabelBook
 from din.gateway.links import NodeLinks
@@ -116,7 +117,7 @@ class Gateway:
             self.vault, effects.artifacts, self, self.fleet.addresses, self._artifact_url
         )
         self.deployer = Deployer(
-            store=effects.store,
+            epochs=EpochBook(effects.store, effects.random),
             fleet=self.fleet,
             drains=self.drains,
             sender=self.links,

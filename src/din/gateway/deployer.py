@@ -35,7 +35,6 @@ from din.gateway.models import ModelRecord
 from din.gateway.orders import PREPARE_MS_MAX, Orders
 from din.gateway.relay import Sender
 from din.gateway.serving import Serving
-from din.store.contract import Store
 from din.wire.messages import Prepared, PrepareFailed, Unload
 
 RECONCILE_SECONDS: Final = 1.0
@@ -51,7 +50,7 @@ class Deployer:
     def __init__(
         self,
         *,
-        store: Store,
+        epochs: EpochBook,
         fleet: FleetFacts,
         drains: DrainBook,
         sender: Sender,
@@ -61,7 +60,7 @@ class Deployer:
         timeouts: Timeouts,
         report: Report,
     ) -> None:
-        self._epochs = EpochBook(store)
+        self._epochs = epochs
         self._leftovers = Leftovers(sender)
         self._fleet = fleet
         self._drains = drains

@@ -1,12 +1,14 @@
 """Epochs of deployments: never used twice, and those of earlier gateway sessions are known.
 
-An epoch is (number of the registration, revision of the store). The store keeps, per version, the
-epochs that came before, since nodes may still hold slices of them when the gateway starts again.
+An epoch is (number by chance, revision of the store). Stores count alike: with the revision alone a
+gateway with a new, a copied or a restored store would say epochs for which nodes hold the slices of
+another model, and be answered by that one. The store keeps, per version, the epochs that came
+before, since nodes may still hold slices of them when the gateway starts again.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -16,6 +18,11 @@ from din.errors import Conflict
 from din.gateway.record import ModelRecord
 from din.store.contract import Store
 
+if TYPE_CHECKING:
+    from random import Random
+
+NUMBER_BITS: Final = 48
+"""Drawn twice alike about never; exact in every JSON reader."""
 FORMER_EPOCHS_MAX: Final = 4
 """Per version: a node that slept through more restarts of the gateway is restarted itself."""
 
@@ -23,8 +30,9 @@ FORMER_EPOCHS_MAX: Final = 4
 class EpochBook:
     """Hands out epochs and remembers what nodes may hold from before."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, random: Random) -> None:
         self._store = store
+        self._random = random
         self.former: set[Epoch] = set()
         """Of earlier sessions of this gateway, or replaced ones."""
 
@@ -33,7 +41,7 @@ class EpochBook:
         key = _key(record.manifest)
         entry = await self._store.get(key)
         former: list[Epoch] = []
-        number = record.number
+        number = self._random.getrandbits(NUMBER_BITS)
         if entry is not None:
             before, earlier = _read(entry.value)
             former = [*earlier, Epoch(before, entry.revision)][-FORMER_EPOCHS_MAX:]

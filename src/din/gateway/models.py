@@ -237,7 +237,6 @@ class ModelBook:
         except DinError:
             self._drop_artifacts(made - {order.source_sha256})
             raise
-        number = await self._store.put(f"registrations/{model_id}", version.encode())
         return ModelRecord(
             manifest=replace(
                 manifest_of(order, model_id, version, carved, partition, memory_mib_max),
@@ -248,7 +247,6 @@ class ModelBook:
             cuts=carved.cuts,
             order=order,
             order_sha256=digest,
-            number=number,
             warnings=carved.warnings,
             notes=notes_of(memory_mib_max, carved),
         )

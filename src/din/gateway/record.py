@@ -35,8 +35,6 @@ class ModelRecord(Struct, frozen=True, kw_only=True):
     cuts: tuple[CutFacts, ...]
     order: RegisterModel
     order_sha256: str
-    number: int
-    """Store revision of the registration: the deployment number of its epochs."""
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
