@@ -1,7 +1,10 @@
 """Dialling: which address, how long, and again after an end."""
 
 import asyncio
+import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -44,6 +47,42 @@ def test_every_address_and_its_reason_is_named(tmp_path: Path) -> None:
         assert f"tcp:127.0.0.1:{port}: Connection refused" in text
         assert "'carrier-pigeon' is no address of a link" in text
         assert "no-such-host.invalid:80: " in text
+
+    asyncio.run(main())
+
+
+@contextmanager
+def as_somebody_else(folder: Path) -> Iterator[None]:
+    """As one to whom this folder is closed."""
+    folder.chmod(0o000)
+    own = os.geteuid()
+    if own == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if own == 0:
+            os.seteuid(own)
+        folder.chmod(0o700)
+
+
+def test_the_socket_of_another_user_is_passed_over(tmp_path: Path) -> None:
+    """Two users of one machine reach each other by TCP."""
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    (closed / "g.sock").touch()
+
+    async def main() -> None:
+        async with serving("tcp", tmp_path) as pair:
+            with as_somebody_else(closed):
+                link = await dial(
+                    [f"unix:{closed}/g.sock", pair.address],
+                    own_id="a",
+                    session=1,
+                    handler=pair.here,
+                    target_id="gateway-1",
+                )
+            assert not link.is_local
 
     asyncio.run(main())
 

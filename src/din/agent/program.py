@@ -160,8 +160,8 @@ class Agent:
 
     def _warn_of_sensor(self) -> None:
         sensor = self._config.temp_sensor
-        if sensor and not Path(sensor).exists():
-            warning = f"temperature sensor {sensor} does not exist, the temperature stays unknown"
+        if sensor and not os.access(sensor, os.R_OK):
+            warning = f"temperature sensor {sensor} cannot be read, the temperature stays unknown"
             self._log.report("sensor_warning", warning=warning)
 
     async def run(self) -> None:

@@ -109,14 +109,23 @@ async def _open(
     text: str, call: _Call, timeout_s: float
 ) -> tuple[tuple[Lane, Lane], Welcome, bool]:
     address = parse_address(text)
-    if address.path and not await asyncio.to_thread(Path(address.path).exists):
-        raise Unreachable("no such socket on this host")
+    if address.path and not await asyncio.to_thread(_is_there, Path(address.path)):
+        raise Unreachable("no such socket on this host, or another user's")
     try:
         async with asyncio.timeout(timeout_s):
             lanes, welcome = await _both(address, call)
     except TimeoutError:
         raise Unreachable(f"no answer within {max(timeout_s, 0) * 1000:.0f} ms") from None
     return lanes, welcome, bool(address.path)
+
+
+def _is_there(path: Path) -> bool:
+    """Unlike Path.exists, False for what another user's directory hides."""
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
 
 
 async def _both(address: Address, call: _Call) -> tuple[tuple[Lane, Lane], Welcome]:
