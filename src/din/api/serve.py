@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from din.api.accepting import Acceptor
 from din.api.front import FrontProtocol, front_protocol
 from din.api.secure import SecureListener
 from din.api.turn import Front
@@ -106,7 +107,9 @@ class HttpServer:
         self._sock = sock
         self._secure = secure
         self._listener: SecureListener | None = None
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
+        self._coming: set[asyncio.Task[None]] = set()
+        """Connections on their way from the socket to the protocol."""
         self._clock: asyncio.TimerHandle | None = None
 
     @property
@@ -119,14 +122,22 @@ class HttpServer:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._config.load()
         self._tick()
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            self._protocol, sock=self._sock, backlog=BACKLOG, start_serving=True
-        )
-
+        self._acceptor = Acceptor(self._sock, self._take)
+        self._acceptor.start()
         if self._secure is not None:
             self._listener = SecureListener(*self._secure, self._protocol)
             self._listener.start()
+
+    def _take(self, accepted: socket.socket, _address: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._connect(accepted))
+        self._coming.add(task)
+        task.add_done_callback(self._coming.discard)
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, accepted)
+        except OSError:
+            accepted.close()  # gone already
 
     def _protocol(self) -> FrontProtocol:
         build: type[FrontProtocol] = self._config.http_protocol_class  # pyright: ignore[reportAssignmentType]
@@ -139,11 +150,14 @@ class HttpServer:
 
     async def stop(self, grace_s: float = GRACE_S) -> None:
         """Accept nothing more, give running requests `grace_s`, then close what is left."""
-        if self._server is None:
+        if self._acceptor is None:
             return
-        self._server.close()
+        self._acceptor.close()
+        self._sock.close()
         if self._listener is not None:
             self._listener.close()
+        if self._coming:
+            await asyncio.wait(self._coming)
         for connection in list(self._state.connections):
             connection.shutdown()
         loop = asyncio.get_running_loop()
@@ -153,7 +167,7 @@ class HttpServer:
         await self._close_rest()
         if self._clock is not None:
             self._clock.cancel()
-        self._server = None
+        self._acceptor = None
 
     def _is_busy(self) -> bool:
         return bool(self._state.connections or self._state.tasks)

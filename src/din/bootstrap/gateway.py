@@ -325,7 +325,8 @@ async def _front(
     limits = FrontLimits(
         body_bytes_max=config.body_bytes_max,
         buffered_bytes_max=config.buffered_bytes_max,
-        connections_max=config.connections_max,
+        # The other descriptors are for links, workers and files.
+        connections_max=min(config.connections_max, raise_limit() // 2),
     )
     front = Front(Turns(service, service), limits, access.admission)
     app = build_app(service, service, limits, access.service, enrolment)
