@@ -424,7 +424,7 @@ def test_a_silent_only_replica_gets_one_attempt_and_is_not_suspect():
         play.nodes[NODE_A] = is_silent
         error = await error_of(play.ask(timeout_ms=20_000))
         assert isinstance(error, DeadlineExceeded)
-        assert "slice 0 on node node-a never confirmed its inputs" in error.message
+        assert "slice part0 on node node-a never confirmed its inputs" in error.message
         assert play.runs == [NODE_A]
         assert not play.suspected
 
@@ -542,7 +542,7 @@ def test_failures_leave_a_trace_with_every_attempt():
         await error_of(play.ask(request_id="bad"))
         trace = play.traces.find("bad")
         assert (trace.status, trace.path) == ("failed", "none")
-        assert trace.error == "DIN-110: slice 0 on node node-a: bad"
+        assert trace.error == "DIN-110: slice part0 on node node-a: bad"
         assert len(trace.attempts) == 1
 
     run(story)

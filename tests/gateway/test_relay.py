@@ -260,7 +260,7 @@ def test_a_failure_carries_code_node_and_slice_and_cancels_everywhere():
         await settle()
         play.relay.on_failed(Failed(REQUEST, NUMBER, SLICE_MIDDLE, NODE_B, "DIN-330", "it broke"))
         found = await failure(task)
-        assert found.error.message == "slice 1 on node bb: it broke"
+        assert found.error.message == "slice part1 on node bb: it broke"
         assert (found.blamed, found.is_retryable, found.is_node_suspect) == ((NODE_B,), True, False)
         assert play.cancelled() == {NODE_A, NODE_B, NODE_C}
         assert not play.relay._flights
@@ -364,7 +364,7 @@ def test_silence_blames_whoever_holds_the_attempt_up():
         assert found.blamed == (NODE_B,)
         assert found.is_node_suspect
         assert found.is_retryable
-        assert "slice 1 on node bb accepted the inputs and fell silent" in found.error.message
+        assert "slice part1 on node bb accepted the inputs and fell silent" in found.error.message
         assert play.cancelled() == {NODE_A, NODE_B, NODE_C}
 
     in_virtual_time(story)
@@ -412,7 +412,7 @@ def test_silence_until_the_deadline_is_the_deadline():
         play = Play(remaining_ms=lambda: int((end - loop.time()) * 1000))
         found = await failure(play.start())
         assert isinstance(found.error, DeadlineExceeded)
-        assert "slice 0 on node aa never confirmed its inputs" in found.error.message
+        assert "slice part0 on node aa never confirmed its inputs" in found.error.message
         assert not found.is_retryable
 
     in_virtual_time(story)

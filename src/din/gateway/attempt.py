@@ -52,6 +52,10 @@ class Attempt:
         """Every wanted output is here."""
         return not self._missing
 
+    def name_of(self, slice_index: int) -> str:
+        """How people call a slice; its number where a node names one that does not run."""
+        return self.shape.names.get(slice_index, str(slice_index))
+
     def node_of(self, slice_index: int) -> NodeId:
         """The node that runs a slice in this attempt."""
         return self.route.nodes[slice_index]

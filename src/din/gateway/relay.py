@@ -249,7 +249,8 @@ class Relay:
             return
         error = error_of_code(
             message.code,
-            f"slice {message.slice_index} on node {self._name_of(message.node_id)}: "
+            f"slice {flight.attempt.name_of(message.slice_index)} on node "
+            f"{self._name_of(message.node_id)}: "
             f"{message.message}",
         )
         self._end(
@@ -273,7 +274,8 @@ class Relay:
         self._end(
             flight,
             Busy(
-                f"slice {message.slice_index} on node {self._name_of(message.node_id)} has {why}",
+                f"slice {flight.attempt.name_of(message.slice_index)} on node "
+                f"{self._name_of(message.node_id)} has {why}",
                 hint=f"try again in {message.retry_after_ms} ms",
             ),
             blamed=(message.node_id,) if flight.attempt.uses(message.node_id) else (),
@@ -300,7 +302,7 @@ class Relay:
             return
         suspects = flight.attempt.suspects()
         who = "; ".join(
-            f"slice {index} on node {self._name_of(node_id)} {why}"
+            f"slice {flight.attempt.name_of(index)} on node {self._name_of(node_id)} {why}"
             for index, node_id, why in suspects
         )
         if flight.remaining_ms() <= 0:
