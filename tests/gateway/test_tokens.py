@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode
 from pathlib import Path
 
 import pytest
 from enrolment_desk import NODE_ID, OTHER_ID, Desk, at_desk
 
-from din.errors import Denied
+from din.domain.enrolment import CreateToken
+from din.errors import Busy, Denied, NotFound
+from din.gateway import tokens as tokens_module
+from din.gateway.tokens import REMEMBERED_MS
 
 KEY, OTHER_KEY = "11" * 32, "22" * 32
 
@@ -44,5 +48,100 @@ def test_a_token_that_is_revoked_while_a_machine_joins_admits_it_no_more(tmp_pat
         await desk.tokens.revoke(shown[0])
         with pytest.raises(Denied, match="was revoked"):
             await desk.tokens.use(use, NODE_ID, KEY)
+
+    at_desk(tmp_path, story)
+
+
+def test_the_store_holds_no_secret_and_the_list_shows_none(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        token_id, secret = await desk.token(labels={"line": "4"}, ttl_s=600)
+        assert len(urlsafe_b64decode(secret + "==")) == 16
+        (entry,) = await desk.store.list("trust/tokens/")
+        assert secret.encode() not in entry.value
+        (view,) = await desk.tokens.list()
+        assert (view.id, view.state, view.expires_in_s) == (token_id, "open", 600)
+        assert (view.labels, view.used_by) == ({"line": "4"}, "")
+        use = await desk.tokens.check(token_id, secret)
+        assert (use.id, use.labels) == (token_id, {"line": "4"})
+
+    at_desk(tmp_path, story)
+
+
+def test_wrong_secrets_and_unknown_ids_are_refused_and_use_nothing_up(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        token_id, secret = await desk.token()
+        other_id, other = await desk.token()
+        for shown in ("A" * 22, other, secret.swapcase(), ""):
+            with pytest.raises(Denied, match=f"secret of join token {token_id} is wrong") as told:
+                await desk.tokens.check(token_id, shown)
+            assert "din token create" in told.value.hint
+            assert secret not in told.value.story()
+        with pytest.raises(Denied, match="is not known here"):
+            await desk.tokens.check("ffffffff", secret)
+        assert await desk.tokens.check(token_id, secret)
+        assert await desk.tokens.check(other_id, other)
+
+    at_desk(tmp_path, story)
+
+
+def test_a_token_ends_to_the_millisecond_and_says_for_a_day_that_it_did(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        shown = await desk.token(ttl_s=60)
+        desk.now_ms += 59_999
+        assert await desk.tokens.check(*shown)
+        desk.now_ms += 5_001
+        with pytest.raises(Denied, match="expired 5 s ago"):
+            await desk.tokens.check(*shown)
+        (view,) = await desk.tokens.list()
+        assert (view.state, view.expires_in_s) == ("expired", 0)
+        desk.now_ms += REMEMBERED_MS
+        with pytest.raises(Denied, match="is not known here"):
+            await desk.tokens.check(*shown)
+        assert await desk.tokens.list() == ()
+
+    at_desk(tmp_path, story)
+
+
+def test_a_used_token_lets_its_machine_in_again_until_it_ends(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        shown = await desk.token(ttl_s=60)
+        await desk.tokens.use(await desk.tokens.check(*shown), NODE_ID, KEY)
+        await desk.tokens.use(await desk.tokens.check(*shown), NODE_ID, KEY)
+        with pytest.raises(Denied, match=f"used by node {NODE_ID}"):
+            await desk.tokens.use(await desk.tokens.check(*shown), OTHER_ID, KEY)
+        desk.now_ms += 60_000
+        with pytest.raises(Denied, match="expired 0 s ago"):
+            await desk.tokens.check(*shown)
+        (view,) = await desk.tokens.list()
+        assert (view.state, view.used_by) == ("used", NODE_ID)
+
+    at_desk(tmp_path, story)
+
+
+def test_a_revoked_token_is_gone_and_revoking_nothing_is_said(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        token_id, secret = await desk.token()
+        await desk.tokens.revoke(token_id)
+        with pytest.raises(Denied, match="was revoked, or is of another time"):
+            await desk.tokens.check(token_id, secret)
+        for unknown in (token_id, "", "x" * 500):
+            with pytest.raises(NotFound) as told:
+                await desk.tokens.revoke(unknown)
+            assert len(told.value.message) < 100
+
+    at_desk(tmp_path, story)
+
+
+def test_there_are_no_more_tokens_than_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens_module, "TOKENS_MAX", 2)
+
+    async def story(desk: Desk) -> None:
+        first, _ = [await desk.tokens.create(CreateToken(), "ab" * 32) for _ in range(2)]
+        with pytest.raises(Busy, match="2 join tokens already"):
+            await desk.tokens.create(CreateToken(), "ab" * 32)
+        await desk.tokens.revoke(first.id)
+        assert await desk.tokens.create(CreateToken(), "ab" * 32)
 
     at_desk(tmp_path, story)
