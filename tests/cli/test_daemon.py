@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from din.cli import daemon
+from din.cli import daemon, up
 from din.cli.daemon import Record, boot_id, read_record, records_in, start_ticks_of, write_record
 from din.cli.start import joining_words
 from din.config import GatewayConfig, NodeConfig
@@ -107,6 +107,32 @@ def test_a_second_gateway_on_the_same_state_is_a_conflict(run: Run, state: Path,
     assert f"a gateway already runs on state directory {state}" in told.stderr
     assert "hint: stop it with `din down`" in told.stderr
     assert run("down").exit_code == 0
+
+
+def test_up_waits_for_a_gateway_that_runs_and_does_not_answer(
+    run: Run, state: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands still, or an earlier `din up` was interrupted."""
+    assert run("up", "--port", str(port)).exit_code == 0
+    gateway = record_of(state / "run" / "gateway.json")
+    monkeypatch.setattr(up, "GATEWAY_WAIT_S", 0.2)
+    monkeypatch.setattr(up, "_answering_pid", lambda url: 0)
+    told = run("up", "--port", str(port))
+    assert told.exit_code == 4
+    assert f"process {gateway.pid} but did not answer" in told.stderr
+    assert "`din down` stops it" in told.stderr
+    assert record_of(state / "run" / "gateway.json") == gateway
+
+
+def test_up_waits_for_a_node_that_runs_and_has_not_joined(
+    run: Run, state: Path, port: int, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("up", "--port", str(port)).exit_code == 0
+    (home / "joined").unlink()
+    monkeypatch.setattr(up, "NODE_WAIT_S", 0.3)
+    told = run("up", "--port", str(port))
+    assert told.exit_code == 4
+    assert "has not joined in 0.3 s" in told.stderr
 
 
 def test_a_port_in_use_is_a_conflict_with_a_hint(run: Run, state: Path) -> None:

@@ -80,6 +80,7 @@ def _gateway_up(config: GatewayConfig) -> str:
                 hint="stop it with `din down`, or give this one its own --state-dir",
             )
         _check_tls_of_running(config, url)
+        _await_running(running)
         say(f"the gateway already runs at {url} (process {running.pid})")
         return url
     if config.port == 0:
@@ -138,6 +139,27 @@ def _await_gateway(path: Path, record: daemon.Record, child: subprocess.Popen[by
     )
 
 
+def _await_running(record: daemon.Record) -> None:
+    """An earlier command may have been interrupted, or the gateway may stand still."""
+    give_up_s = time.monotonic() + GATEWAY_WAIT_S
+    while _answering_pid(record.url) != record.pid:
+        _check_running(record)
+        if not daemon.sleep_until(give_up_s):
+            raise Unreachable(
+                f"the gateway runs as process {record.pid} but did not answer at {record.url} in "
+                f"{GATEWAY_WAIT_S:g} s",
+                hint=f"its log is {record.log_path}; `din down` stops it",
+            )
+
+
+def _check_running(record: daemon.Record) -> None:
+    if not daemon.is_running(record):
+        raise Unavailable(
+            f"{record.program} {record.name} (process {record.pid}) ended just now",
+            hint=f"its log is {record.log_path}",
+        )
+
+
 def _answering_pid(url: str) -> int:
     """Process of the gateway that answers there; 0 = none does."""
     try:
@@ -154,6 +176,7 @@ def _node_up(gateway: GatewayConfig, url: str) -> None:
     running = daemon.read_record(path)
     if running is not None:
         say(f"node {running.name} already runs (process {running.pid})")
+        _await_node(path, running, None, url)
         return
     config = _node_beside(gateway, url)
     record, child = daemon.launch(
@@ -164,19 +187,27 @@ def _node_up(gateway: GatewayConfig, url: str) -> None:
         state_dir=gateway.state_dir,
         record_name="node",
     )
+    try:
+        _await_node(path, record, child, url)
+    finally:
+        daemon.leave(child)
+
+
+def _await_node(
+    path: Path, record: daemon.Record, child: subprocess.Popen[bytes] | None, url: str
+) -> None:
     give_up_s = time.monotonic() + NODE_WAIT_S
     while daemon.sleep_until(give_up_s, step_s=0.1):
-        exit_code = child.poll()
-        if exit_code is not None:
+        if child is None:
+            _check_running(record)
+        elif (exit_code := child.poll()) is not None:
             path.unlink(missing_ok=True)
             raise daemon.error_of_exit(record, exit_code)
         if _is_ready(url, record):
-            daemon.leave(child)
-            say(f"node {config.name} has joined")
+            say(f"node {record.name} has joined")
             return
-    daemon.leave(child)
     raise Unavailable(
-        f"node {config.name} runs but has not joined in {NODE_WAIT_S:g} s",
+        f"node {record.name} runs but has not joined in {NODE_WAIT_S:g} s",
         hint=f"its log is {record.log_path}; stop both with `din down`",
     )
 
