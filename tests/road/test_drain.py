@@ -95,7 +95,7 @@ def test_a_drain_without_another_place_says_so_lasts_and_ends_where_it_can(
             assert drained.returncode == 3
             assert "no other node can take chain/" in drained.stderr
             assert f"  {TWO}: memory is 1 MiB, needs " in drained.stderr
-            assert f"error: {ONE} keeps and serves chain/" in drained.stderr
+            assert f"error: {ONE} keeps and serves 3 slices: no other node" in drained.stderr
             load.wait_more(50)
         assert "; no other node can take chain/" in network.din("node", "list").stderr
     assert network.gateway is not None
