@@ -215,6 +215,8 @@ def test_only_the_receivers_clock_decides(play: Play) -> None:
     play.now_ms -= 50_000
     assert changes(play.beat()) == []
     assert play.status() == "ready"
+    seen_ms = play.membership.member(NODE_A).seen_ms
+    assert seen_ms == play.now_ms + 50_000, "the beat came no earlier than the one before it"
 
 
 def test_our_own_sleep_does_not_lose_the_fleet(play: Play) -> None:
