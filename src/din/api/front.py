@@ -259,7 +259,7 @@ class FrontProtocol(AnsweringProtocol, asyncio.BufferedProtocol):
     def _too_large(self, turn: Turn, seen: str) -> BaseException:
         return turn.post.refusal or TooLarge(
             f"the body is {seen}; the limit is {turn.post.body_bytes_max} bytes",
-            hint="send smaller inputs, or raise the gateway's body limit",
+            hint="send smaller inputs, or raise body_bytes_max: din config explain body_bytes_max",
         )
 
     def on_body(self, body: bytes) -> None:
