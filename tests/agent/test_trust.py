@@ -13,11 +13,13 @@ import pytest
 from msgspec.structs import replace
 
 from din.agent import trust as module
+from din.agent.search import BrowseCall
 from din.agent.trust import NodeTrust, open_trust, run_renewal
 from din.config import NodeConfig
 from din.domain.enrolment import Membership
-from din.errors import Conflict, Denied, Internal, Unavailable, UsageError
-from din.transport.membership import EnrolOrder, write_membership
+from din.errors import Conflict, Denied, Internal, Unavailable, Unreachable, UsageError
+from din.transport.find import Browsed, Found
+from din.transport.membership import EnrolOrder, read_membership, write_membership
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "transport"))
 from tls_machines import CLUSTER, NODE, authority_in, machine
@@ -150,6 +152,53 @@ def test_one_that_had_ended_is_renewed_at_once_and_whoever_waits_is_woken(
     # The operator's word first, each once, and none that speaks no TLS.
     assert children.orders[0].gateways == ("https://10.0.0.7:8443", KNOWN)
     assert log.events() == ["certificate_renewed"]
+
+
+def test_a_gateway_that_has_moved_is_looked_for_and_no_other_when_one_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, looked = Log(), list[str]()
+    moved = "https://10.0.0.44:8443"
+    folder = node(tmp_path)
+
+    async def announced(cluster: str, timeout_ms: int) -> Browsed:
+        assert timeout_ms > 0
+        looked.append(cluster)
+        return Browsed(Found(cluster, "ab" * 8, "1", ("http://10.0.0.44:8000",), (KNOWN, moved)))
+
+    async def nothing(cluster: str, timeout_ms: int) -> Browsed:
+        del cluster, timeout_ms
+        return Browsed(None, "nothing announced itself")
+
+    async def renewed(browse: BrowseCall | None, *outcomes: object) -> list[EnrolOrder]:
+        children = Children(monkeypatch, *outcomes)
+        trust = NodeTrust(folder, log, Random(1), (), browse)  # type: ignore[arg-type]
+        children.now_ms = trust.membership.ends_ms
+        before = len(log.told)
+        trust.start(lambda: None)
+        await until(lambda: len(log.told) > before)
+        await trust.stop()
+        return children.orders
+
+    async def story() -> None:
+        silent = Unreachable(f"{KNOWN}: no answer")
+        fresh = replace(read_membership(folder), ends_ms=BEGINS_MS + 10_000 * HOUR_MS)
+        orders = await renewed(announced, silent, fresh)
+        assert [each.gateways for each in orders] == [(KNOWN,), (moved,)]
+        assert looked == [CLUSTER]
+        for browse in (nothing, None):
+            assert len(await renewed(browse, silent)) == 1
+        # A gateway that refuses has not moved.
+        assert len(await renewed(announced, Denied("it ended 31.0 days ago"))) == 1
+        assert looked == [CLUSTER]
+
+    in_loop(story)
+    assert log.events() == [
+        "certificate_renewed",
+        "certificate_has_ended",
+        "certificate_has_ended",
+        "certificate_has_ended",
+    ]
 
 
 def test_failures_are_told_louder_the_nearer_the_end_and_tried_again_after_a_pause(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -18,11 +19,13 @@ from typing import Final
 import msgspec
 
 from din.agent.log import Log
+from din.agent.search import BROWSE_MS, BrowseCall
 from din.config import NodeConfig
 from din.domain.enrolment import Membership
-from din.errors import Conflict, DinError, Unavailable
+from din.errors import Conflict, DinError, Unavailable, Unreachable
 from din.flow.backoff import Backoff
 from din.system.clock import wall_clock_ms
+from din.transport.find import browse, browse_command
 from din.transport.membership import (
     CHILD_S,
     FOLDER,
@@ -55,11 +58,18 @@ class NodeTrust:
     """Of a node that has joined."""
 
     def __init__(
-        self, folder: Path, log: Log, random: Random, gateways: Sequence[str] = ()
+        self,
+        folder: Path,
+        log: Log,
+        random: Random,
+        gateways: Sequence[str] = (),
+        browse: BrowseCall | None = None,
     ) -> None:
-        """`gateways` are asked before those that the last certificate came with: they may have
-        moved meanwhile. Raises Unavailable when a file is missing or broken, UsageError."""
+        """`gateways` are asked before those that the last certificate came with, `browse` finds
+        another address when none of them answers: they may have moved meanwhile. Raises
+        Unavailable when a file is missing or broken, UsageError."""
         self._folder = folder
+        self._browse = browse
         named = (gateway_url(each, "https") for each in gateways)
         self._gateways = tuple(each for each in named if each.startswith("https:"))
         self._on_revived: Callable[[], None] = _ignore
@@ -99,10 +109,8 @@ class NodeTrust:
 
     async def _renew(self, now_ms: int) -> None:
         had_ended = now_ms >= self.membership.ends_ms
-        known = dict.fromkeys((*self._gateways, *self.membership.gateways))
-        order = EnrolOrder(folder=str(self._folder), gateways=tuple(known)[:GATEWAYS_MAX])
         try:
-            self.membership = await run_renewal(order)
+            self.membership = await self._renewed()
         except DinError as error:
             delay_ms = BACKOFF.delay_ms(self._failures, self._random)
             self._failures += 1
@@ -113,6 +121,24 @@ class NodeTrust:
             self._log.report("certificate_renewed", ends_ms=self.membership.ends_ms)
             if had_ended:
                 self._on_revived()
+
+    async def _renewed(self) -> Membership:
+        known = dict.fromkeys((*self._gateways, *self.membership.gateways))
+        try:
+            return await self._ask(tuple(known))
+        except Unreachable:
+            found = await self._browse(self.membership.cluster, BROWSE_MS) if self._browse else None
+            announced = found.gateway.tls_urls if found is not None and found.gateway else ()
+            # A hint: the renewing child believes whom the authority has certified.
+            others = tuple(each for each in announced if each not in known)
+            if not others:
+                raise
+            return await self._ask(others)
+
+    async def _ask(self, gateways: tuple[str, ...]) -> Membership:
+        return await run_renewal(
+            EnrolOrder(folder=str(self._folder), gateways=gateways[:GATEWAYS_MAX])
+        )
 
     def _tell(self, error: DinError, now_ms: int) -> None:
         left_ms = self.membership.ends_ms - now_ms
@@ -159,7 +185,11 @@ def open_trust(config: NodeConfig, node_id: str) -> NodeTrust | None:
     folder = Path(config.state_dir) / FOLDER
     if not has_joined(folder):
         return None
-    trust = NodeTrust(folder, Log(), Random(), config.gateway)
+    look = None
+    if config.discovery_mode != "unicast" and not config.gateway:
+        command = browse_command(config.interfaces_allowed, config.interfaces_denied)
+        look = partial(browse, command=command)
+    trust = NodeTrust(folder, Log(), Random(), config.gateway, look)
     cluster = trust.membership.cluster
     if config.cluster not in (DEFAULT_CLUSTER, cluster):
         raise Conflict(
