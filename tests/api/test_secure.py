@@ -236,6 +236,7 @@ def test_handshakes_that_never_end_cost_others_nothing(tmp_path: Path, monkeypat
     """One address has few at a time; all together have a bounded number, and both end."""
     monkeypatch.setattr(module, "HANDSHAKES_PER_ADDRESS_MAX", 3)
     monkeypatch.setattr(module, "HANDSHAKES_MAX", 5)
+    monkeypatch.setattr(module.SecureListener.__init__, "__defaults__", (600.0,))
 
     async def story(hall: Hall) -> None:
         async def silent(address: str) -> asyncio.StreamReader:
