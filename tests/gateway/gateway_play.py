@@ -244,25 +244,24 @@ class FakeNode:
         await asyncio.sleep(schedule.first_delay_ms(self.play.random) / 1000)
         while True:
             if not self.is_mute:
-                self.counter += 1
-                health = NodeHealth(
-                    cpu_percent=10.0, memory_mib_free=max(self.memory_mib_free(), 0)
-                )
-                beat = encode_heartbeat(
-                    Heartbeat(
-                        node_id=self.node_id,
-                        session=self.session,
-                        counter=self.counter,
-                        health=health,
-                    )
-                )
-                if (
-                    decode_heartbeat_answer(self.play.service.heartbeat(beat, PEER))
-                    == "register again"
-                ):
-                    self.register()
-                    self._dial()
+                self.beat()
             await asyncio.sleep(schedule.next_delay_ms(self.play.random) / 1000)
+
+    def beat(self) -> None:
+        """Say at once that it lives."""
+        self.counter += 1
+        health = NodeHealth(cpu_percent=10.0, memory_mib_free=max(self.memory_mib_free(), 0))
+        beat = encode_heartbeat(
+            Heartbeat(
+                node_id=self.node_id,
+                session=self.session,
+                counter=self.counter,
+                health=health,
+            )
+        )
+        if decode_heartbeat_answer(self.play.service.heartbeat(beat, PEER)) == "register again":
+            self.register()
+            self._dial()
 
     def heard(self, link: FakeLink, message: AnyMessage) -> None:
         if not self.is_alive or link is not self.link:
@@ -336,7 +335,6 @@ class GatewayPlay:
         self.gateway = Gateway(
             Effects(
                 gateway_id=GATEWAY_ID,
-                session=self.session,
                 store=self.store,
                 artifacts=artifacts,
                 carving=self.carving,

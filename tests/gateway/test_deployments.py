@@ -371,11 +371,13 @@ def test_a_node_that_was_mute_is_used_again_when_it_speaks(run):
         await play.register(chain_of(1))
         await play.until_ready()
         before = len(node.prepares)
+        node.beat()
         node.is_mute = True
         await asyncio.sleep(FLEET.suspect_after_ms / 1000 + 0.5)
         assert play.service.inspect_node("node-1").status == "suspect"
         assert play.holders() == set()
         node.is_mute = False
+        node.beat()
         await play.until_ready(seconds_max=2 * BEAT_S)
         assert len(node.prepares) == before
 

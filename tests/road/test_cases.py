@@ -397,6 +397,29 @@ def test_a_killed_gateway_comes_back_with_its_models_and_nodes(network: Network)
         load.wait_more(100)
 
 
+def test_a_gateway_whose_store_was_put_back_is_answered_as_any_other(network: Network) -> None:
+    """A restored copy: id and count of starts are those of its past, which the node remembers."""
+    start(network, ONE)
+    settings = {**FAST, "port": int(network.url.rpartition(":")[2])}
+    state, kept = network.folder / "gateway", network.folder / "kept"
+    assert network.gateway is not None
+    network.gateway.send_signal(signal.SIGTERM)
+    network.gateway.wait(15)
+    shutil.copytree(state, kept)
+    network.start_gateway(**settings)
+    network.wait_ready(ONE)
+    register_chain(network)
+    answers_normally(network)
+    network.gateway.kill()
+    network.gateway.wait()
+    shutil.rmtree(state)
+    kept.rename(state)
+    network.start_gateway(**settings)
+    network.wait_ready(ONE)
+    register_chain(network)
+    answers_normally(network)
+
+
 def test_nodes_of_a_gateway_with_a_new_store_answer_with_its_models_only(network: Network) -> None:
     """Its store counts from one again, and the node still holds what the former one had loaded."""
     start(network, ONE)

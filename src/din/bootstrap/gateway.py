@@ -190,7 +190,6 @@ def _effects(
     vault = _vault(config, state)
     return Effects(
         gateway_id=identity.node_id,
-        session=identity.session,
         store=store,
         artifacts=artifacts,
         carving=Carving(artifacts, state / "carving", vault),

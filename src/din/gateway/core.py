@@ -46,6 +46,8 @@ from din.placement.policy import Policy
 from din.store.contract import Store
 from din.wire.messages import Offer, Prepared, PrepareFailed, ThrownOut, WorkerDied
 
+REQUEST_BITS = 62
+"""Of the first request's number: the rest counts up from there in 63 bits."""
 STOP_SECONDS_MAX = 10.0
 """How long running requests may take to end when the gateway stops."""
 
@@ -64,7 +66,6 @@ class Effects:
     """What the gateway is given from outside."""
 
     gateway_id: str
-    session: int
     store: Store
     artifacts: ArtifactFolder
     carving: Carving
@@ -190,8 +191,9 @@ class Gateway:
         return self.fleet.heartbeat(beat)
 
     def _request_tools(self) -> RequestTools:
-        # A number that no earlier session of this gateway has used: nodes may still remember those.
-        numbers = count((self.effects.session << 40) + 1)
+        # Numbers that nodes cannot remember, whichever gateway with this id they knew before: one
+        # with a restored or copied store would use those of its past again.
+        numbers = count(self.effects.random.getrandbits(REQUEST_BITS))
         return RequestTools(
             relay=self.relay,
             direct=self.direct,
