@@ -10,8 +10,11 @@ import pytest
 from gateway_fakes import VirtualLoop, finish
 from gateway_play import FakeNode, GatewayPlay, MemoryStore
 
+from din.domain.node import NodeHealth
 from din.gateway import roll as roll_module
 from din.gateway.roll import TOLD_MS, Roll
+from din.wire.beat_datagram import BeatKey
+from din.wire.heartbeat import Heartbeat, encode_heartbeat
 from din.wire.messages import AnyMessage, ThrownOut
 
 DAY_MS = 24 * 3600 * 1000
@@ -153,3 +156,24 @@ def test_revocations_of_long_ago_and_beyond_the_limit_are_not_told(
         assert again.is_revoked(newest[0])
 
     asyncio.run(story())
+
+
+def test_beats_of_a_revoked_node_are_not_believed_any_more(tmp_path: Path) -> None:
+    async def story(play: GatewayPlay) -> None:
+        node = play.add()
+        await asyncio.sleep(1)
+        beats = play.gateway.beats
+        key = BeatKey(beats.give(node.node_id, node.session))
+
+        def beaten(counter: int) -> bytes | None:
+            beat = Heartbeat(
+                node_id=node.node_id, session=node.session, counter=counter, health=NodeHealth()
+            )
+            return beats.receive(key.seal_beat(encode_heartbeat(beat)))
+
+        assert beaten(1_000_000) is not None
+        await out(play, node)
+        assert beaten(1_000_001) is None
+        assert beats.refused["stranger"] == 1
+
+    play(tmp_path, story)
