@@ -29,16 +29,17 @@ from tls_machines import (
     Machines,
     ask_for_new_keys,
     authority_in,
+    connected,
     machine,
     secured,
 )
 
 from din.domain.trust import PeerName
-from din.errors import DinError, Unreachable
+from din.errors import Denied, DinError, Unreachable
 from din.transport.dial import dial
 from din.transport.limits import LinkLimits
 from din.transport.server import LinkServer
-from din.transport.tls import TlsFiles, client_context
+from din.transport.tls import TlsFiles, client_context, pinned_context, server_context
 from din.transport.tls_handshake import secure
 from din.transport.tls_identity import TlsIdentity
 from din.transport.tls_socket import CUT, TlsSocket
@@ -418,6 +419,38 @@ def test_a_certificate_that_does_not_count_gets_no_link(
                 await call(pair)
             await until(lambda: there in pair.reports.reasons())
             assert pair.there.opened == []
+
+    asyncio.run(main())
+
+
+def test_whoever_shows_no_certificate_gets_no_link_under_any_name(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving("tls", tmp_path) as pair:
+            # It knows our authority, as everybody may, and has only itself to say who it is.
+            pair.tls._client = pinned_context((tmp_path / "gateway" / "ca.pem").read_text())
+            with pytest.raises(Unreachable, match="wants a certificate"):
+                await call(pair)
+            await until(lambda: "showed no certificate" in pair.reports.reasons())
+            assert pair.there.opened == []
+
+    asyncio.run(main())
+
+
+def test_no_link_goes_on_without_a_name_although_the_context_let_it_pass(tmp_path: Path) -> None:
+
+    async def main() -> None:
+        machines = Machines(tmp_path)
+        lenient = server_context(machines.gateway, is_certificate_required=False)
+        nobody = pinned_context(machines.authority.pem.decode())
+        ends = connected()
+        asked = [
+            asyncio.ensure_future(secure(ends[0], nobody, is_server=False)),
+            asyncio.ensure_future(secure(ends[1], lenient, is_server=True)),
+        ]
+        client, server = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(client, TlsSocket)
+        client.close()
+        assert isinstance(server, Denied)
 
     asyncio.run(main())
 
