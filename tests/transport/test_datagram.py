@@ -8,7 +8,11 @@ import socket
 import pytest
 
 from din.errors import Conflict, Unreachable
-from din.transport.datagram import DatagramServer, datagram_caller
+from din.transport.datagram import (
+    DATAGRAMS_PER_TURN_MAX,
+    DatagramServer,
+    datagram_caller,
+)
 
 HOST = "127.0.0.1"
 
@@ -33,6 +37,40 @@ def test_what_is_answered_comes_back_and_the_rest_is_silence() -> None:
         return heard
 
     assert asyncio.run(main()) == [b"YES"]
+
+
+def test_all_that_came_together_is_answered_in_its_order_and_others_get_a_turn_between() -> None:
+    count = DATAGRAMS_PER_TURN_MAX * 3 + 1
+    turns: list[int] = []
+
+    async def main() -> list[bytes]:
+        heard: list[bytes] = []
+        answered: list[bytes] = []
+        done = asyncio.Event()
+
+        def hear(datagram: bytes) -> None:
+            heard.append(datagram)
+            if len(heard) == count:
+                done.set()
+
+        def answer(datagram: bytes) -> bytes:
+            answered.append(datagram)
+            if len(answered) % DATAGRAMS_PER_TURN_MAX == 1:
+                asyncio.get_running_loop().call_soon(lambda: turns.append(len(answered)))
+            return datagram
+
+        server = DatagramServer(HOST, 0, answer)
+        caller = await datagram_caller(HOST, server.port, hear)
+        for number in range(count):
+            caller.send(b"%d" % number)
+        async with asyncio.timeout(30):
+            await done.wait()
+        caller.close()
+        server.close()
+        return heard
+
+    assert asyncio.run(main()) == [b"%d" % number for number in range(count)]
+    assert turns == [DATAGRAMS_PER_TURN_MAX * each for each in (1, 2, 3)] + [count]
 
 
 def test_a_caller_outlives_a_port_that_is_closed() -> None:

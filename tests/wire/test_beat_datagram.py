@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hmac
 import json
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 
 from din.domain.node import NodeHealth, NodeId
 from din.errors import Denied, UsageError
-from din.wire.beat_datagram import CODE_BYTES, BeatKey, split_beat
+from din.wire import beat_datagram as module
+from din.wire.beat_datagram import CODE_BYTES, BeatKey, claims_of
 from din.wire.heartbeat import Heartbeat, encode_heartbeat, encode_heartbeat_answer
 
 VECTORS = Path(__file__).parents[2] / "docs/protocol/vectors"
@@ -31,12 +34,27 @@ def test_the_code_is_hmac_sha256_cut_to_16_bytes() -> None:
     assert BeatKey(KEY).seal_beat(beat) == beat + expected
 
 
+@pytest.mark.parametrize("missing", [(), ("_sha2", "_sha256")])
+def test_the_code_is_the_same_whichever_implementation_makes_it(
+    missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(name: str) -> ModuleType:
+        if name in missing:
+            raise ImportError(name)
+        return import_module(name)
+
+    monkeypatch.setattr(module, "import_module", found)
+    monkeypatch.setattr(module, "_SHA256", module._sha256())
+    expected = hmac.digest(KEY, b"din beat 1" + beat_of(1), "sha256")[:16]
+    assert BeatKey(KEY).seal_beat(beat_of(1))[-16:] == expected
+
+
 def test_a_beat_and_its_answer_come_through() -> None:
     key, beat = BeatKey(KEY), beat_of(5)
     datagram = key.seal_beat(beat)
-    node, inside = split_beat(datagram)
-    assert (node.hex(), inside) == (NODE, beat)
-    assert key.is_sealed(datagram, inside)
+    node, session, counter = claims_of(datagram)
+    assert (node.hex(), session, counter) == (NODE, 7, 5)
+    assert key.is_sealed(datagram, datagram[:-CODE_BYTES])
     answer = key.seal_answer(encode_heartbeat_answer("draining"), beat)
     assert key.open_answer(answer, beat) == "draining"
 
@@ -46,8 +64,7 @@ def test_no_bit_of_a_beat_can_be_changed(bit: int) -> None:
     key = BeatKey(KEY)
     datagram = bytearray(key.seal_beat(beat_of(5)))
     datagram[bit // 8] ^= 1 << bit % 8
-    _, inside = split_beat(bytes(datagram))
-    assert not key.is_sealed(bytes(datagram), inside)
+    assert not key.is_sealed(bytes(datagram), bytes(datagram[:-CODE_BYTES]))
 
 
 def test_an_answer_counts_for_its_own_beat_and_key_only() -> None:
@@ -67,18 +84,18 @@ def test_junk_is_named_and_nothing_else_is_raised(junk: bytes) -> None:
     with pytest.raises((Denied, UsageError)):
         key.open_answer(junk, beat_of(1))
     try:
-        _, inside = split_beat(junk)
+        claims_of(junk)
     except UsageError:
         return
-    assert not key.is_sealed(junk, inside)
+    assert not key.is_sealed(junk, junk[:-CODE_BYTES])
 
 
 def test_an_answer_is_never_taken_for_a_beat() -> None:
     key = BeatKey(KEY)
     longest = beat_of(1) + b"\0" * 24
     body = longest + key.seal_answer(b"", longest)[-CODE_BYTES:]
-    _, inside = split_beat(body)
-    assert not key.is_sealed(body, inside)
+    claims_of(body)
+    assert not key.is_sealed(body, body[:-CODE_BYTES])
 
 
 def test_the_published_vector_holds() -> None:

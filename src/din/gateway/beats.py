@@ -17,8 +17,7 @@ from din.discovery.membership import MEMBERS_MAX
 from din.domain.node import NodeId
 from din.domain.trust import Peer
 from din.errors import DinError, UsageError
-from din.wire.beat_datagram import BeatKey, split_beat
-from din.wire.heartbeat import COUNTERS, COUNTERS_AT
+from din.wire.beat_datagram import CODE_BYTES, BeatKey, claims_of
 from din.wire.registration import BEAT_KEY_BYTES, Admission
 
 REFUSALS: Final = ("malformed", "stranger", "wrong code", "replayed")
@@ -67,15 +66,15 @@ class BeatKeys:
     def receive(self, datagram: bytes) -> bytes | None:
         """The answer to send back, or None for those who get none. Never raises."""
         try:
-            node, beat = split_beat(datagram)
+            node, session, counter = claims_of(datagram)
         except UsageError:
             return self._refuse("malformed")
         known = self._keys.get(node)
         if known is None:
             return self._refuse("stranger")
+        beat = datagram[:-CODE_BYTES]
         if not known.key.is_sealed(datagram, beat):
             return self._refuse("wrong code")
-        session, counter = COUNTERS.unpack_from(beat, COUNTERS_AT)
         if counter <= known.counter or session != known.session:
             return self._refuse("replayed")
         try:

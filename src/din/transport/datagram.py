@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from din.errors import Conflict, DinError, Unreachable
@@ -43,15 +44,18 @@ class DatagramServer:
         self._socket.close()
 
     def _on_readable(self) -> None:
-        receive, answer, sock = self._receive, self._answer, self._socket
-        for _ in range(DATAGRAMS_PER_TURN_MAX):
-            try:
-                datagram, source = sock.recvfrom(DATAGRAM_BYTES_MAX)
-            except OSError:
-                return  # nothing more now; what a sender's network says of itself is not ours
-            said = receive(datagram)
-            if said is not None:
-                answer(said, source)
+        """First all that has come, then what is said to it, then the answers: a third of the
+        changes between the kernel and us, and the caches of both stay warm."""
+        sock, arrived = self._socket, list[tuple[bytes, Any]]()
+        # An error is nothing more now; what a sender's network says of itself is not ours.
+        with suppress(OSError):
+            for _ in range(DATAGRAMS_PER_TURN_MAX):
+                arrived.append(sock.recvfrom(DATAGRAM_BYTES_MAX))
+        receive = self._receive
+        said = [(receive(datagram), source) for datagram, source in arrived]
+        for answer, source in said:
+            if answer is not None:
+                self._answer(answer, source)
 
     def _answer(self, datagram: bytes, source: Any) -> None:
         try:

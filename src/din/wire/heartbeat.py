@@ -27,9 +27,6 @@ from din.wire.tlv import Buffer
 FORMAT: Final = 1
 BEAT: Final = struct.Struct(">BBHQIIIHIHIhH")
 BEAT_BYTES_MAX: Final = 64
-COUNTERS: Final = struct.Struct(">II")
-COUNTERS_AT: Final = 12
-"""Session and counter inside a beat."""
 ANSWER: Final = struct.Struct(">BB")
 CONTENT_TYPE: Final = "application/octet-stream"
 
