@@ -142,6 +142,10 @@ def test_nodes_that_run_insecurely_are_named_by_lists_and_by_the_doctor(
     assert "\x1b[31m\x1b[1mINSECURE" in told.stderr
     assert "edge-2, edge-3, edge-4, edge-5, edge-6, 1 more" in told.stderr
     assert "edge-1," not in told.stderr
+    fake.routes["GET", "/api/v1/nodes/edge-2"] = document(bare[2])
+    assert "INSECURE:" in run("node", "inspect", "edge-2").stdout
+    fake.routes["GET", "/api/v1/nodes/edge-1"] = document(bare[1])
+    assert "INSECURE" not in run("node", "inspect", "edge-1").stdout
     told = run("doctor")
     assert told.exit_code == 1
     assert "insecure nodes: on the machine of edge-2: din node join TOKEN" in told.stderr

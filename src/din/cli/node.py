@@ -56,9 +56,8 @@ INSECURE: Final = (
     "INSECURE: the gateway speaks plain text off loopback (--insecure-network) and obeys anybody; "
     "see `din doctor`"
 )
-INSECURE_NODES: Final = (
-    "INSECURE: plain text and no authentication (--insecure-network) at {names}; see `din doctor`"
-)
+PLAIN: Final = "plain text and no authentication (--insecure-network)"
+INSECURE_NODES: Final = f"INSECURE: {PLAIN} at {{names}}; see `din doctor`"
 NAMES_MAX: Final = 5
 EMPTY: Final = (
     "no node has joined cluster {cluster}\n"
@@ -159,6 +158,7 @@ def _facts(view: NodeView) -> list[tuple[str, str]]:
         ("status", standing(view) + (f" ({view.reason})" if view.reason else "")),
         ("device_type", view.device_type),
         ("address", view.address),
+        ("INSECURE", PLAIN if view.is_insecure_network else ""),
         ("last beat", f"{duration(view.heartbeat_age_ms)} ago"),
         ("health", f"{view.health_score:.2f} of 1"),
         ("cpu", _measured(number(health.cpu_percent, 1), " %")),
