@@ -29,6 +29,8 @@ from demo_network import Network, heard_from, network
 from PIL import Image
 
 import din
+from din.wire.frame import encode_head
+from din.wire.messages import Hello
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / ".cache" / "models" / "centerface.onnx"
@@ -270,7 +272,8 @@ def let_nobody_in(net: Network) -> None:
           holds=b"200" in heard_from(http, PLAIN_REQUEST, stranger))  # fmt: skip
     check("without a key he hears no more", holds=b" 401 " in heard_from(
         http, PLAIN_REQUEST.replace(b"/v2/health/live", b"/api/v1/nodes"), stranger))  # fmt: skip
-    check("without a certificate he has no link", holds=not heard_from(links, b"hello", stranger))
+    hello = encode_head(Hello(node_id="0" * 16, session=1, lane="urgent", link_id=1))
+    check("without a certificate he has no link", holds=not heard_from(links, hello, stranger))
     check("plain text has no answer", holds=b"HTTP" not in heard_from(http, PLAIN_REQUEST))
     stranger.maximum_version = ssl.TLSVersion.TLSv1_2
     check("TLS 1.2 has no answer", holds=not heard_from(http, PLAIN_REQUEST, stranger))
