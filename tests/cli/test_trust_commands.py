@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from din.cli import join as module
+from din.cli.token import show_new_token
 from din.domain.enrolment import Membership, NewToken, RevokedView, TokenList, TokenView
 from din.errors import Busy, Denied, NotFound, Unavailable
-from din.transport.membership import EnrolOrder, encode_enrol_answer
+from din.transport.membership import GATEWAYS_MAX, EnrolOrder, encode_enrol_answer
 from din.wire.join_token import JoinToken
 from tests.client.fake_gateway import FakeGateway, Reply, document, failing
 
@@ -226,3 +227,53 @@ def test_the_child_gets_the_token_by_its_standard_input_and_nowhere_else(
     ((command, options),) = seen
     assert SECRET.encode() in options.pop("input")
     assert SECRET not in f"{command} {options}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "urls"),
+    [
+        (b"", ()),
+        (b'{"tls_urls": ["https://10.0.0.1:8443", "https://127.0.0.1:8443"]}\n', ("10.0.0.1",)),
+        (b'nonsense\n{"tls_urls": 5}\n{"tls_urls": ["https://10.0.0.2:1"]}\n', ("10.0.0.2",)),
+        (b'{"error": "multicast is not allowed here"}\n', ()),
+        (b"".join(b'{"tls_urls": ["https://10.0.1.%d:1"]}\n' % n for n in range(40)), ("10.0.1.",)),
+    ],
+)
+def test_gateways_that_announce_themselves_are_asked_before_this_machine(
+    lines: bytes, urls: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Done:
+        stdout = lines
+
+    monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: Done)
+    found = module._announced()
+    assert found[-1] == module.HERE
+    assert len(found) <= GATEWAYS_MAX
+    assert len(set(found)) == len(found)
+    assert all(any(url in each for url in urls) for each in found[:-1])
+    assert len(found) > 1 or not urls
+
+
+def test_a_browser_that_never_ends_leaves_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(words: list[str], **_: object) -> None:
+        raise module.subprocess.TimeoutExpired(words, 1)
+
+    monkeypatch.setattr(module.subprocess, "run", late)
+    assert module._announced() == (module.HERE,)
+    with pytest.raises(Unavailable, match="has let this machine join in 60 s"):
+        module.run_enrol(EnrolOrder(folder="", gateways=()))
+
+
+def test_a_first_token_is_shown_with_what_to_type_there(
+    fake: FakeGateway, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del home
+    fake.routes["POST", TOKENS] = document(NEW, 201)
+    show_new_token(fake.url)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert TOKEN in told.err
+    assert "din node join -" in told.err
+    fake.routes["POST", TOKENS] = failing(Denied("this needs an API key"))
+    show_new_token(fake.url)
+    assert "--key-file" in capsys.readouterr().err
