@@ -354,9 +354,12 @@ def test_a_dead_worker_fails_its_tasks_retryably_with_the_reason(player: Player)
 
 @pytest.mark.parametrize(
     ("error", "retryable"),
-    [(BadTensor("the tensor is wrong"), False), (ExecutionFailed("the engine gave up"), True)],
+    [
+        (BadTensor("the tensor is wrong", hint="turn it"), False),
+        (ExecutionFailed("the engine gave up"), True),
+    ],
 )
-def test_a_failed_run_is_told_with_its_code(
+def test_a_failed_run_is_told_with_its_code_and_what_to_do(
     player: Player, error: BadTensor | ExecutionFailed, *, retryable: bool
 ) -> None:
     player.arrive(frame())
@@ -364,11 +367,8 @@ def test_a_failed_run_is_told_with_its_code(
     player.running.pop(task)
     player.give(RunEnded(task, error))
     failure = only_failure(player)
-    assert (failure.code, failure.is_retryable, failure.message) == (
-        error.code,
-        retryable,
-        error.message,
-    )
+    assert (failure.code, failure.is_retryable) == (error.code, retryable)
+    assert (failure.message, failure.hint) == (error.message, error.hint)
     assert not player.slots
 
 

@@ -209,11 +209,13 @@ def test_empty_outputs_may_share_a_place():
     asyncio.run(story())
 
 
-def test_a_failed_run_keeps_its_class_and_the_worker():
+def test_a_failed_run_keeps_its_class_its_hint_and_the_worker():
     async def story() -> None:
         async with played() as it:
-            await it.say(ComputeFailed(it.ask(), "DIN-110", "input 'x' is bad", False))
-            assert isinstance(it.failure(), BadTensor)
+            await it.say(ComputeFailed(it.ask(), "DIN-110", "input 'x' is bad", False, "turn it"))
+            failure = it.failure()
+            assert isinstance(failure, BadTensor)
+            assert failure.hint == "turn it"
             assert it.channel.is_open
 
     asyncio.run(story())

@@ -134,8 +134,7 @@ class Ledger:
             bounded_ms = min(max(int(wait_ms), RETRY_AFTER_MS_MIN), RETRY_AFTER_MS_MAX)
             self.orders.append(Tell(run.origin, BusyNode(*about, depth, bounded_ms)))
             return
-        message = error.message + (f"; {error.hint}" if error.hint else "")
-        failed = Failed(*about, error.code, message, checks.is_retryable(error))
+        failed = Failed(*about, error.code, error.message, checks.is_retryable(error), error.hint)
         self.orders.append(Tell(run.origin, failed))
 
     def expire(self, now_ms: float, task: Task) -> None:

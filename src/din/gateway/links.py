@@ -281,6 +281,7 @@ class NodeLinks:
             error.code,
             f"a relayed frame could not be passed on: {error.message}",
             isinstance(error, Busy | Unreachable),
+            error.hint,
         )
         self._rooms()[0].on_failed(failure)
         self._report(

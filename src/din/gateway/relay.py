@@ -252,6 +252,7 @@ class Relay:
             f"slice {flight.attempt.name_of(message.slice_index)} on node "
             f"{self._name_of(message.node_id)}: "
             f"{message.message}",
+            message.hint,
         )
         self._end(
             flight,

@@ -255,7 +255,8 @@ class WorkerChannel:
             asked = self._take(message.ticket)
             if asked is not None:
                 text = message.message[:MESSAGE_CHARACTERS_MAX]
-                asked.done(error_of_code(message.code, text))
+                hint = message.hint[:MESSAGE_CHARACTERS_MAX]
+                asked.done(error_of_code(message.code, text, hint))
         elif self._on_loaded is not None:
             told, self._on_loaded = self._on_loaded, None
             told(message)

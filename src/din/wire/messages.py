@@ -185,6 +185,7 @@ class Failed(Message, frozen=True, array_like=True, tag="FAILED"):
     message: str
     is_retryable: bool = True
     """False when another node would fail the same way, as with a wrong tensor."""
+    hint: str = ""
 
 
 class BusyNode(Message, frozen=True, array_like=True, tag="BUSY"):

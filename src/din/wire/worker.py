@@ -58,6 +58,7 @@ class ComputeFailed(WorkerMessage, frozen=True, array_like=True, tag="fail"):
     code: str
     message: str
     is_retryable: bool
+    hint: str = ""
 
 
 class Release(WorkerMessage, frozen=True, array_like=True, tag="free"):

@@ -95,6 +95,7 @@ class Feed:
                 error.code,
                 error.message[:MESSAGE_CHARACTERS_MAX],
                 not isinstance(error, UsageError),
+                error.hint[:MESSAGE_CHARACTERS_MAX],
             )
         )
 
