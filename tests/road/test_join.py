@@ -357,7 +357,7 @@ def test_a_machine_that_was_off_for_days_comes_back_by_itself(network: Network) 
     let_lapse(network, order, days=20)
     network.start_node("edge-1", gateway=(url,))
     network.wait_ready("edge-1")
-    assert "certificate_renewed" in network.log_of("edge-1")
+    wait_for("it renews", lambda: "certificate_renewed" in network.log_of("edge-1"))
     _, raw = get(network.url, "/api/v1/audit?what=node.renew")
     (entry,) = json.loads(raw)["items"]
     assert entry["entry"]["who"] == order.node_id
