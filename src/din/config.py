@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, cast, get_type_hints
 
 import msgspec
@@ -241,9 +241,12 @@ class Origin(NamedTuple):
 def is_loopback(host: str) -> bool:
     """Whether an address is this machine's alone."""
     try:
-        return ip_address(host).is_loopback
+        found = ip_address(host)
     except ValueError:
         return host == "localhost"
+    # What comes by IPv4 to a socket of both.
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return (mapped or found).is_loopback
 
 
 def check_gateway_network(config: GatewayConfig) -> None:

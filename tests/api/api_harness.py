@@ -76,7 +76,7 @@ class Client:
 def request(
     method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
 ) -> bytes:
-    fields = {"host": "test"} | (headers or {})
+    fields = {"host": "127.0.0.1"} | (headers or {})
     if body or method in ("POST", "PUT"):
         fields.setdefault("content-length", str(len(body)))
     lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())

@@ -235,7 +235,7 @@ def test_a_key_has_its_own_body_limit_in_both_halves(tmp_path: Path) -> None:
         chunked = b"65\r\n" + big + b"\r\n0\r\n\r\n"
         client = await play.world.client()
         client.send(
-            b"POST /api/v1/models HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n",
+            b"POST /api/v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n",
             f"authorization: Bearer {made.key}\r\n\r\n".encode(),
             chunked,
         )
@@ -249,7 +249,9 @@ def test_a_stranger_is_refused_before_its_body_is_read(tmp_path: Path) -> None:
         for path in (b"/infer?model=faces", b"/api/v1/models"):
             client = await play.world.client()
             client.send(
-                b"POST " + path + b" HTTP/1.1\r\nhost: a\r\ncontent-length: 60000000\r\n\r\n"
+                b"POST "
+                + path
+                + b" HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 60000000\r\n\r\n"
             )
             assert (await client.read()).status == 401
             assert await client.is_closed()
@@ -264,7 +266,7 @@ def test_a_body_that_a_key_may_not_send_is_not_asked_for(tmp_path: Path) -> None
         for head in (b"content-length: %d" % (REFUSED_BODY_BYTES_MAX + 1), b"expect: 100-continue"):
             client = await play.world.client()
             client.send(
-                b"POST /infer?model=faces HTTP/1.1\r\nhost: a\r\n",
+                b"POST /infer?model=faces HTTP/1.1\r\nhost: 127.0.0.1\r\n",
                 f"authorization: Bearer {made.key}\r\n".encode(),
                 head,
                 b"\r\n\r\n" if b"length" in head else b"\r\ncontent-length: 5\r\n\r\n",
@@ -283,7 +285,7 @@ def test_pipelined_requests_are_each_held_against_their_own_key(tmp_path: Path) 
         for asked, key in ((NODES, watch), (OIP, infer), (NODES, infer), (NODES, watch)):
             method, path, body = (*asked, b"")[:3]
             client.send(
-                f"{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n"
+                f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n"
                 f"authorization: Bearer {key}\r\n\r\n".encode(),
                 body,
             )
@@ -418,7 +420,7 @@ def test_a_stream_of_events_ends_with_its_key(tmp_path: Path) -> None:
         made = await play.desk.key("metrics:read")
         client = await play.world.client()
         client.send(
-            b"GET /api/v1/events HTTP/1.1\r\nhost: a\r\n",
+            b"GET /api/v1/events HTTP/1.1\r\nhost: 127.0.0.1\r\n",
             f"authorization: Bearer {made.key}\r\n\r\n".encode(),
         )
         await client.reader.readuntil(b"event: beat")
@@ -434,7 +436,7 @@ def test_a_client_that_goes_while_it_is_refused_leaves_nothing(tmp_path: Path) -
         made = await play.desk.key("metrics:read")
         client = await play.world.client()
         client.send(
-            b"POST /infer HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n",
+            b"POST /infer HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1000\r\n",
             f"authorization: Bearer {made.key}\r\n\r\n".encode(),
             b"x" * 500,
         )

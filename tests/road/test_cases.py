@@ -783,7 +783,7 @@ def test_what_nobody_waits_for_is_not_done(slow: tuple[Network, int], model: str
     }
     raw = json.dumps(body).encode()
     head = (
-        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\n"
+        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
     )
     host, port = network.url.removeprefix("http://").split(":")

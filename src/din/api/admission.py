@@ -15,9 +15,11 @@ from typing import Final
 from msgspec import Struct
 
 from din.access.limits import FailureLimiter, TokenBucket
+from din.access.local import passed_on
 from din.access.scopes import NODE, OPEN, Needs, is_allowed, words_of
 from din.api.limits import FrontLimits
 from din.api.post import BODY_UNLIMITED, Post, PostKind, Target
+from din.config import is_loopback
 from din.domain.trust import Caller, Peer, Scope
 from din.errors import Denied, Limited, Unauthenticated
 from din.gateway.keys import Held, KeyBook, Refusal
@@ -37,6 +39,10 @@ _SHOW_ONE: Final = (
     "DIN_API_KEY; `din key create` on the gateway's machine makes one"
 )
 
+_BE_LOCAL: Final = (
+    "on the gateway's machine ask http://127.0.0.1 and its port without a proxy; from elsewhere "
+    "show an API key: `din key create`"
+)
 _JOIN_ANEW: Final = "that machine may join anew, with an empty state directory: din node join TOKEN"
 _RENEW: Final = "the node renews it by itself; where that fails, join it with a token"
 
@@ -126,12 +132,13 @@ class Visit(Struct, frozen=True):
 class Visitor:
     """One connection's callers. Each request may show another key."""
 
-    __slots__ = ("_admission", "_allowed", "_given", "_held", "caller", "keys", "peer")
+    __slots__ = ("_admission", "_allowed", "_given", "_held", "_is_here", "caller", "keys", "peer")
 
     def __init__(self, admission: Admission, peer: Peer) -> None:
         self._admission = admission
         self.keys = admission.keys
         self.peer = peer
+        self._is_here = is_loopback(peer.address)
         self._given: bytes | None = None
         self._held: Held | None = None
         self._allowed: Needs | None = None
@@ -155,6 +162,8 @@ class Visitor:
         if is_stale or given != self._given:
             self._look_at(given, needs, target)
             held = self._held
+        if needs and self.caller.kind == "local":
+            self._check_local(headers, target)
         if needs is not self._allowed:
             self._check(needs, target)
         if held is not None and held.bucket is not None and needs:
@@ -213,6 +222,16 @@ class Visitor:
             return Caller(kind="stranger", address=peer.address)
         return Caller(kind="node", name=name.id, address=peer.address)
 
+    def _check_local(self, headers: Mapping[bytes, bytes], target: str) -> None:
+        """Without a key only programs of this machine are known, not whoever makes them ask."""
+        behind = passed_on(headers, is_here=self._is_here)
+        if behind:
+            told = f"a request without an API key counts for programs of this machine, and {behind}"
+            caller = Caller(kind="stranger", address=self.peer.address)
+            raise self._admission.refuse(
+                caller, Refusal("passed_on", told), target, is_guess=False, hint=_BE_LOCAL
+            )
+
     def _check(self, needs: Needs, target: str) -> None:
         caller, admission = self.caller, self._admission
         why = admission.rules.refusal_of_node(caller.name) if caller.kind == "node" else ""
@@ -222,7 +241,7 @@ class Visitor:
             )
             raise admission.refuse(caller, told, target, is_guess=False, hint=_JOIN_ANEW)
         keys = self.keys
-        is_first = "first" in needs and keys is not None and not keys.has_admin()
+        is_first = self._is_here and "first" in needs and keys is not None and not keys.has_admin()
         if is_allowed(caller, needs, is_first=is_first):
             # What depends on more than the caller is asked each time.
             self._allowed = None if is_first or caller.kind == "node" else needs

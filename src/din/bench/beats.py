@@ -81,5 +81,7 @@ def _beats(node_ids: list[NodeId], number: int) -> list[bytes]:
 
 
 def _request(body: bytes) -> bytes:
-    head = f"POST /api/v1/heartbeat HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST /api/v1/heartbeat HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
     return head.encode() + body

@@ -248,7 +248,7 @@ def oip_request(model_id: str, name: str, example: Any) -> bytes:
         }
     )
     fields = (
-        f"POST /v2/models/{model_id}/infer HTTP/1.1\r\nhost: bench\r\n"
+        f"POST /v2/models/{model_id}/infer HTTP/1.1\r\nhost: 127.0.0.1\r\n"
         f"inference-header-content-length: {len(head)}\r\n"
         f"content-length: {len(head) + size}\r\n\r\n"
     )

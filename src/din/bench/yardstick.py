@@ -23,7 +23,7 @@ STOP_S_MAX: Final = 10.0
 
 def request_of(example: Any) -> bytes:
     """One whole HTTP request."""
-    head = f"POST /infer HTTP/1.1\r\nhost: bench\r\ncontent-length: {example.nbytes}\r\n\r\n"
+    head = f"POST /infer HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {example.nbytes}\r\n\r\n"
     return head.encode() + example.tobytes()
 
 
