@@ -1,4 +1,5 @@
 import os
+import sys
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
@@ -213,6 +214,14 @@ def test_options_reach_the_engine():
     default = session_options({})
     assert default.intra_op_num_threads == min(2, len(os.sched_getaffinity(0)))
     assert default.graph_optimization_level == ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+
+
+def test_a_loaded_model_is_not_kept_as_a_file_in_memory_too():
+    data = bytes(bytearray(models.double()))  # nobody else holds this copy
+    held = sys.getrefcount(data)
+    session = load(data, {})
+    assert sys.getrefcount(data) == held
+    assert session.warm()
 
 
 def test_a_run_without_end_is_stopped_and_the_session_lives():

@@ -69,7 +69,9 @@ def load(model: bytes, options: Mapping[str, str]) -> OnnxSession:
             hint=f"an ONNX file has between 1 and {MODEL_BYTES_MAX} bytes",
         )
     try:
-        session = ort.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(
+            model, settings, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
     except MemoryError as error:
         raise BadModel("the model does not fit into memory", hint="see `din node list`") from error
     except Exception as error:  # the library raises a dozen unrelated classes
@@ -78,6 +80,8 @@ def load(model: bytes, options: Mapping[str, str]) -> OnnxSession:
             hint="check the file with onnx.checker; newer opsets need a newer ONNX Runtime, and "
             "operators of your own do not run here",
         ) from error
+    # It keeps the whole file to fall back to other providers, of which there are none here.
+    vars(session)["_model_bytes"] = None
     return OnnxSession(session)
 
 

@@ -16,7 +16,6 @@ from din.errors import BadModel, TooLarge
 from din.wire.worker import Fork, Loaded
 
 MODEL_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024 - 1
-CHUNK_BYTES: Final = 16 * 1024 * 1024
 
 
 class LoadedSession(Struct, frozen=True):
@@ -72,6 +71,7 @@ def resident_mib(descriptor: int) -> int:
 
 def read_whole(descriptor: int) -> bytes:
     """All bytes of an artifact; the descriptor is closed. Raises TooLarge, BadModel."""
+    # One read takes all but the last page of the largest file: joining pieces would cost a copy.
     try:
         size = os.fstat(descriptor).st_size
         if size > MODEL_BYTES_MAX:
@@ -81,7 +81,7 @@ def read_whole(descriptor: int) -> bytes:
         parts: list[bytes] = []
         offset = 0
         while offset < size:
-            part = os.pread(descriptor, min(CHUNK_BYTES, size - offset), offset)
+            part = os.pread(descriptor, size - offset, offset)
             if not part:
                 raise BadModel(f"the model file ended at {offset} of {size} bytes")
             parts.append(part)
