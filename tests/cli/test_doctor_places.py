@@ -12,6 +12,7 @@ from din.cli.check import Check, Place, is_running, places, running_gateway
 from din.cli.doctor_disk import check_certificate, check_mode, check_places
 from din.cli.doctor_gateway import check_insecure, check_listening, check_tls
 from din.domain.trust import PeerName
+from din.system.bound import Bound, write_bound
 from din.system.identity import DirectoryClaim, claim_directory
 from din.trust.authority import open_authority
 from din.trust.requests import load_key, new_key_pem
@@ -195,3 +196,24 @@ def test_what_a_dead_gateway_left_is_not_believed(gateway: Place) -> None:
         check_listening(gateway, own).seen
     )
     assert check_tls(gateway, own).seen == "TLS 1.3 on port 8443"
+
+
+@pytest.mark.parametrize(
+    ("bound", "state", "seen"),
+    [
+        (Bound(host="0.0.0.0", port=8080, is_encrypted=True), "ok", "0.0.0.0:8080 (mutual TLS)"),
+        (Bound(host="127.0.0.1", port=9, is_encrypted=False), "ok", "(this machine only)"),
+        (Bound(host="0.0.0.0", port=8080, is_encrypted=False), "bad", "INSECURE: 0.0.0.0:8080"),
+    ],
+)
+def test_a_running_node_is_shown_with_where_it_listens(
+    node: Place, bound: Bound, state: str, seen: str
+) -> None:
+    write_bound(node.folder, bound)
+    assert "node edge-1 listening" not in rows(node), "it does not run"
+    with claim_directory(node.folder, "din node edge-1"):
+        found = rows(node)["node edge-1 listening"]
+        assert (found.state, seen in found.seen) == (state, True), found
+        assert (found.fix == "din node join TOKEN --name edge-1") == (state == "bad")
+        (node.folder / "listening.json").write_text("{")
+        assert "node edge-1 listening" not in rows(node)

@@ -110,6 +110,8 @@ def test_two_machines_answer_together_by_the_words_of_the_readme(town: Town) -> 
     assert gateway.open_ports() - {MDNS} == {("tcp", 8443), ("udp", 8443), ("tcp", 8444)}
     assert other.open_ports() - {MDNS} == {("tcp", 8080)}
 
+    for machine, sight in ((other, "0.0.0.0:8080 (mutual TLS)"), (gateway, "TLS 1.3 on port 8443")):
+        assert sight in machine.type("din doctor").stdout
     the_other_answers(town)
 
     again = other.type(town.line(other, "din node join") + " --name hall-3", first)

@@ -43,6 +43,7 @@ from din.config import NodeConfig
 from din.domain.node import NodeHealth, NodeProfile
 from din.errors import DeadlineExceeded, Denied, DinError
 from din.execution.events import SliceKey
+from din.system.bound import Bound, write_bound
 from din.system.descriptors import raise_limit
 from din.system.identity import NODE_STRIDE, Identity, claim_directory, start_error
 from din.system.lines import unblock_stderr
@@ -276,6 +277,11 @@ class Agent:
         port = self._server.listen_tcp(self._config.host, self._config.port)
         self._server.listen_unix(str(self._socket_path))
         self._addresses.start(str(self._socket_path), port)
+        bound = Bound(host=self._config.host, port=port, is_encrypted=self._tls is not None)
+        try:
+            write_bound(Path(self._config.state_dir), bound)
+        except DinError as error:  # a full disk: only `din doctor` misses it
+            self._log.report("listening_not_noted", reason=error.message)
         return port
 
     def _on_addresses(self, gone: frozenset[str]) -> None:

@@ -1,4 +1,5 @@
-"""What `din doctor` sees on disk: who may read secrets, and how long certificates last."""
+"""What `din doctor` sees on disk: who may read secrets, how long certificates last, where nodes
+listen."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from din.cli.check import Check, Place, State, is_running
+from din.config import is_loopback
 from din.errors import DinError
+from din.system.bound import read_bound
 
 AUTHORITY_LEFT_MIN: Final = timedelta(days=90)
 CLOCK_FIX: Final = "timedatectl set-ntp true"
@@ -20,6 +23,8 @@ def check_places(found: list[Place], now: datetime | None = None) -> Iterator[Ch
     for place in found:
         yield from _check_modes(place)
         yield from _check_certificates(place, now)
+        if place.role == "node" and is_running(place):
+            yield from _check_bound(place)
 
 
 def _check_modes(place: Place) -> Iterator[Check]:
@@ -50,6 +55,21 @@ def _check_certificates(place: Place, now: datetime) -> Iterator[Check]:
         yield check_authority(place, now)
     if _is_there(place.trust / f"{place.role}.pem"):
         yield check_certificate(place, now)
+
+
+def _check_bound(place: Place) -> Iterator[Check]:
+    """Where a running node listens for its peers, and whether it may."""
+    bound = read_bound(place.folder)
+    if bound is None:
+        return  # it is just starting
+    name, seen = f"{place.name} listening", f"{bound.host}:{bound.port}"
+    if bound.is_encrypted:
+        yield Check(name, "ok", f"{seen} (mutual TLS)")
+    elif is_loopback(bound.host):
+        yield Check(name, "ok", f"{seen} (this machine only)")
+    else:
+        seen = f"INSECURE: {seen} OFF LOOPBACK, in plain text (--insecure-network)"
+        yield Check(name, "bad", seen, f"din node join TOKEN --name {place.folder.name}")
 
 
 def check_authority(place: Place, now: datetime) -> Check:

@@ -19,6 +19,7 @@ from din.cli.options import gateway_options, gateway_settings, node_options, nod
 from din.cli.sources import load_gateway
 from din.config import Config, GatewayConfig, NodeConfig
 from din.errors import NotFound
+from din.transport.membership import FOLDER, has_joined
 
 GATEWAY_MODULE: Final = "din.bootstrap.gateway"
 AGENT_MODULE: Final = "din.agent"
@@ -91,7 +92,9 @@ def start_node(detach: bool, **flags: Any) -> None:
     click.echo(config.name)
     say(f"node {config.name} runs as process {record.pid}; its log is {record.log_path}")
     say(joining_words(daemon.log_tail(record), config.cluster))
-    say("next: din node list")
+    has_certificate = has_joined(Path(config.state_dir) / FOLDER)
+    # Who has joined from elsewhere may do what nodes do: lists are for people with a key.
+    say(f"next{', on the machine of the gateway' if has_certificate else ''}: din node list")
 
 
 def joining_words(log_lines: Sequence[str], cluster: str) -> str:
