@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from din.access.limits import FailureLimiter, TokenBucket, network_of
+from din.access.limits import FailureLimiter, TokenBucket, WaitingRoom, network_of
 
 
 def test_a_bucket_gives_its_burst_then_its_rate() -> None:
@@ -69,3 +69,26 @@ def test_a_network_of_ipv6_addresses_is_one() -> None:
     assert network_of("::ffff:10.0.0.1") == network_of("10.0.0.1") == "10.0.0.1"
     assert network_of("fe80::1%eth0") == "fe80::/64"
     assert network_of("") == ""
+
+
+def test_a_full_room_is_left_by_the_oldest_of_whoever_takes_the_most_places() -> None:
+    room = WaitingRoom[str](4)
+    assert [room.enter(f"a{number}", "10.0.0.1") for number in range(3)] == [None] * 3
+    assert room.enter("b0", "10.0.0.2") is None
+    assert room.enter("b1", "10.0.0.2") == "a0"
+    assert room.enter("a3", "10.0.0.1") == "a1"
+    assert (len(room), sorted(room)) == (4, ["a2", "a3", "b0", "b1"])
+    room.leave("a2")
+    room.leave("a2")
+    assert "a2" not in room
+    assert room.enter("c0", "10.0.0.3") is None
+    assert room.enter("c1", "10.0.0.3") == "b0"
+
+
+def test_in_the_waiting_room_a_whole_ipv6_network_is_one() -> None:
+    room = WaitingRoom[int](3)
+    for number in range(9):
+        room.enter(number, f"2001:db8::{number + 1:x}")
+    assert room.enter(10, "10.0.0.1") == 6
+    assert room.enter(11, "10.0.0.2") == 7
+    assert list(room) == [8, 10, 11]

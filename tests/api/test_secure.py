@@ -75,9 +75,14 @@ class Hall:
         write_atomically(files.authority, self.authority.pem)
         return files
 
-    async def client(self, context: ssl.SSLContext | None = None) -> Client:
+    async def client(
+        self, context: ssl.SSLContext | None = None, address: str = "127.0.0.1"
+    ) -> Client:
         context = context or pinned_context(self.authority.pem.decode())
-        made = Client(*await asyncio.open_connection("127.0.0.1", self.port, ssl=context))
+        opened = await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=context, local_addr=(address, 0)
+        )
+        made = Client(*opened)
         self.clients.append(made)
         return made
 
@@ -232,35 +237,48 @@ def test_who_never_ends_a_handshake_is_cut_off(tmp_path: Path, monkeypatch) -> N
     in_hall(tmp_path, story)
 
 
+async def silent(hall: Hall, address: str) -> Client:
+    """Begins a handshake and says no more."""
+    opened = await asyncio.open_connection("127.0.0.1", hall.port, local_addr=(address, 0))
+    made = Client(*opened)
+    hall.clients.append(made)
+    made.send(b"\x16")
+    return made
+
+
 def test_handshakes_that_never_end_cost_others_nothing(tmp_path: Path, monkeypatch) -> None:
-    """One address has few at a time; all together have a bounded number, and both end."""
-    monkeypatch.setattr(module, "HANDSHAKES_PER_ADDRESS_MAX", 3)
+    """All together have a bounded number; of the address with the most, the oldest goes."""
     monkeypatch.setattr(module, "HANDSHAKES_MAX", 5)
     monkeypatch.setattr(module.SecureListener.__init__, "__defaults__", (600.0,))
 
     async def story(hall: Hall) -> None:
-        async def silent(address: str) -> asyncio.StreamReader:
-            reader, writer = await asyncio.open_connection(
-                "127.0.0.1", hall.port, local_addr=(address, 0)
-            )
-            writer.write(b"\x16")
-            writers.append(writer)
-            return reader
-
-        writers: list[asyncio.StreamWriter] = []
-        for _ in range(3):
-            await silent("127.0.0.2")
-        with suppress(ConnectionError):
-            assert await (await silent("127.0.0.2")).read(1) == b""
-        assert await status(await hall.client(), "GET", "/v2/health/live") == 200
-        for _ in range(2):
-            await silent("127.0.0.3")
-        with suppress(ConnectionError):
-            assert await (await silent("127.0.0.3")).read(1) == b""
-        for writer in writers:
-            writer.close()
+        many = [await silent(hall, "127.0.0.2") for _ in range(4)]
+        other = await silent(hall, "127.0.0.3")
+        # Whether it comes from elsewhere or from the very address that fills the room.
+        for address, gone in (("127.0.0.1", many[0]), ("127.0.0.2", many[1])):
+            client = await hall.client(address=address)
+            assert await status(client, "GET", "/v2/health/live") == 200
+            assert await gone.is_closed()
+            many.append(await silent(hall, "127.0.0.2"))
+        assert not other.reader.at_eof()
 
     in_hall(tmp_path, story)
+
+
+def test_strangers_that_stay_cost_those_who_are_known_nothing(tmp_path: Path) -> None:
+    async def story(hall: Hall) -> None:
+        node = await hall.client(client_context(hall.machine("node")))
+        assert await status(node, "POST", "/api/v1/heartbeat") == 200
+        strangers = [await hall.client() for _ in range(3)]
+        for each in strangers:
+            assert await status(each, "GET", "/v2/health/live") == 200
+        late = await hall.client()
+        assert await status(late, "GET", "/v2/health/live") == 200
+        assert await strangers[0].is_closed()
+        assert await status(strangers[2], "GET", "/v2/health/live") == 200
+        assert await status(node, "POST", "/api/v1/heartbeat") == 200
+
+    in_hall(tmp_path, story, FrontLimits(strangers_max=3))
 
 
 def test_plain_text_on_the_tls_port_gets_no_answer(tmp_path: Path) -> None:

@@ -68,18 +68,18 @@ def test_a_hello_that_drips_in_is_cut_off_in_time(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_half_open_handshakes_are_limited_and_one_more_is_dropped(tmp_path: Path) -> None:
+def test_half_open_handshakes_are_limited_and_the_oldest_makes_room(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving("tcp", tmp_path, LinkLimits(handshakes_max=4)) as pair:
             peers = [RawPeer(pair.address), RawPeer(pair.address)]
-            await settle()
-            late = RawPeer(pair.address)
-            assert await late.at_end(late.urgent)
-            assert "too many unfinished handshakes" in pair.reports.reasons()
-            for peer in [*peers, late]:
-                peer.close()
-            await until(lambda: "closed the connection" in pair.reports.reasons())
+            await until(lambda: len(pair.server._visitors) == 4)
             link = await call(pair)
+            assert link.is_open, "who says Hello at once is through before it is the oldest"
+            assert await peers[0].at_end(peers[0].urgent)
+            assert await peers[0].at_end(peers[0].bulk)
+            assert "too many unfinished handshakes" in pair.reports.reasons()
+            for peer in peers:
+                peer.close()
             link.close("done")
             await link.wait_ended()
 

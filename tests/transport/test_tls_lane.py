@@ -289,22 +289,24 @@ def test_handshakes_that_drip_in_are_counted_and_cut_off(tmp_path: Path) -> None
             slow = [RawPeer(pair.address), RawPeer(pair.address)]
             await settle()
             await until(lambda: len(pair.server._visitors) == 4)
-            late = RawPeer(pair.address)
-            assert await late.at_end(late.urgent)
-            assert await late.at_end(late.bulk)
+            late = await call(pair)
+            assert late.is_open, "a node finds its way past any number of open ends"
+            assert await slow[0].at_end(slow[0].urgent)
+            assert await slow[0].at_end(slow[0].bulk)
             assert "too many unfinished handshakes" in pair.reports.reasons()
             hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200)
             with suppress(ConnectionError):  # it is cut off sooner or later
                 for byte in hello:
-                    await slow[0].send(slow[0].urgent, bytes([byte]))
+                    await slow[1].send(slow[1].urgent, bytes([byte]))
                     await asyncio.sleep(0.02)
             await until(lambda: not pair.server._visitors)
             assert "no handshake within 1500 ms" in pair.reports.reasons()
             link = await call(pair)
             assert link.is_open, "the places are free again"
-            link.close("done")
-            await link.wait_ended()
-            for peer in (*slow, late):
+            for each in (late, link):
+                each.close("done")
+                await each.wait_ended()
+            for peer in slow:
                 peer.close()
 
     asyncio.run(main())

@@ -1,17 +1,20 @@
-"""How often a key may ask, and how often an address may show a wrong one. Time is an argument."""
+"""How often a key may ask, how often an address may show a wrong one, and who makes room for others
+while nobody knows yet who they are. Time is an argument."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from ipaddress import IPv6Address, ip_address
 from math import ceil
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 FAILURES_MAX: Final = 10
 """Wrong keys that one address may show in a window before it is told to wait."""
 WINDOW_MS: Final = 60_000
 ADDRESSES_MAX: Final = 4_096
 """Addresses watched at once; the one that failed longest ago is forgotten."""
+Comer = TypeVar("Comer")
 _NETWORK_MASK: Final = (1 << 128) - (1 << 64)
 
 
@@ -70,6 +73,50 @@ class FailureLimiter:
         if len(self._windows) > self._addresses_max:
             self._windows.popitem(last=False)
         return began_ms + self._window_ms - now_ms if count > self._failures_max else 0.0
+
+
+class WaitingRoom(Generic[Comer]):
+    """A bounded number of comers who have not proved yet who they are.
+
+    When it is full, whoever is there longest of the network that takes the most places goes: one
+    that fills the room, with open ends or slow ones, pushes out its own, and an honest comer of
+    another, or quicker than the rest of its own, is through before its turn to go comes.
+    """
+
+    def __init__(self, places_max: int) -> None:
+        self._places_max = places_max
+        self._by_network: dict[str, dict[Comer, None]] = {}
+        self._network: dict[Comer, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._network)
+
+    def __contains__(self, comer: Comer) -> bool:
+        return comer in self._network
+
+    def __iter__(self) -> Iterator[Comer]:
+        return iter(self._network)
+
+    def enter(self, comer: Comer, address: str) -> Comer | None:
+        """Let somebody in; answers who has to go for it, who has left the room."""
+        gone = None
+        if len(self._network) >= self._places_max:
+            gone = next(iter(max(self._by_network.values(), key=len)))
+            self.leave(gone)
+        network = network_of(address)
+        self._network[comer] = network
+        self._by_network.setdefault(network, {})[comer] = None
+        return gone
+
+    def leave(self, comer: Comer) -> None:
+        """It has gone, or proved who it is. Repeating it is harmless."""
+        network = self._network.pop(comer, None)
+        if network is None:
+            return
+        others = self._by_network[network]
+        del others[comer]
+        if not others:
+            del self._by_network[network]
 
 
 def network_of(address: str) -> str:

@@ -132,10 +132,24 @@ class Visit(Struct, frozen=True):
 class Visitor:
     """One connection's callers. Each request may show another key."""
 
-    __slots__ = ("_admission", "_allowed", "_given", "_held", "_is_here", "caller", "keys", "peer")
+    __slots__ = (
+        "_admission",
+        "_allowed",
+        "_given",
+        "_held",
+        "_is_here",
+        "_known",
+        "caller",
+        "keys",
+        "peer",
+    )
 
-    def __init__(self, admission: Admission, peer: Peer) -> None:
+    def __init__(
+        self, admission: Admission, peer: Peer, known: Callable[[], None] | None = None
+    ) -> None:
+        """`known` hears once that somebody has shown who he is."""
         self._admission = admission
+        self._known = known
         self.keys = admission.keys
         self.peer = peer
         self._is_here = is_loopback(peer.address)
@@ -166,6 +180,9 @@ class Visitor:
             self._check_local(headers, target)
         if needs is not self._allowed:
             self._check(needs, target)
+        if needs and self._known is not None:
+            self._known()
+            self._known = None
         if held is not None and held.bucket is not None and needs:
             self._take(held.bucket)
         return self.caller

@@ -9,6 +9,7 @@ than all codecs and copies together, and inference posts need none of it.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import httptools
@@ -50,12 +51,20 @@ class FrontProtocol(AnsweringProtocol, asyncio.BufferedProtocol):
         if len(self.connections) > (limit := self.front.limits.connections_max):
             self._refuse(Busy(f"all {limit} connections are taken", hint="try again later"))
         try:
-            self._visitor = Visitor(self.front.admission, peer_of_transport(transport))
+            peer = peer_of_transport(transport)
         except Denied as error:
             self._refuse(error)
+            return
+        leave = partial(self.front.strangers.leave, self)
+        self._visitor = Visitor(self.front.admission, peer, leave)
+        if peer.is_tls:
+            gone = self.front.strangers.enter(self, peer.address)
+            if isinstance(gone, FrontProtocol):
+                gone.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: whatever still runs for it is cancelled."""
+        self.front.strangers.leave(self)
         self._watch.stop()
         self._intake.end()
         waiting: list[Item] = [item for item, _ in self.pipeline]

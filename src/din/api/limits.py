@@ -22,6 +22,8 @@ class FrontLimits(Struct, frozen=True, kw_only=True):
     pipelined_max: int = 64
     """Requests of one connection that wait for their turn."""
     connections_max: int = 4096
+    strangers_max: int = 512
+    """Of those, connections by TLS that have not shown yet who they are."""
     head_timeout_s: float = 10.0
     """From the first moment to the end of the head."""
     body_idle_timeout_s: float = 30.0

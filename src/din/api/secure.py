@@ -1,7 +1,7 @@
 """The TLS listener: accepts, bounds handshakes, hands finished connections to the front.
 
 A connection counts here from its accept to the end of its handshake, so that clients that never
-finish one hold a bounded number of descriptors, and one address cannot take them all.
+finish one hold a bounded number of descriptors, and are the first to go when those are taken.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from din.access.limits import WaitingRoom
 from din.api.accepting import Acceptor
 
 HANDSHAKE_S: Final = 5.0
 HANDSHAKES_MAX: Final = 256
-HANDSHAKES_PER_ADDRESS_MAX: Final = 64
 SHUTDOWN_S: Final = 2.0
 
 MakeProtocol = Callable[[], asyncio.Protocol]
@@ -38,8 +38,7 @@ class SecureListener:
         self._context = context
         self._make = make
         self._handshake_s = handshake_s
-        self._shaking: set[asyncio.Task[None]] = set()
-        self._by_address: Counter[str] = Counter()
+        self._shaking = WaitingRoom[asyncio.Task[None]](HANDSHAKES_MAX)
 
     @property
     def handshakes(self) -> int:
@@ -53,21 +52,23 @@ class SecureListener:
     def close(self) -> None:
         """Accept nothing more and break handshakes off."""
         self._acceptor.close()
-        for task in self._shaking:
+        for task in list(self._shaking):
             task.cancel()
 
     def _take(self, accepted: socket.socket, address: str) -> None:
-        is_full = len(self._shaking) >= HANDSHAKES_MAX
-        if is_full or self._by_address[address] >= HANDSHAKES_PER_ADDRESS_MAX:
-            accepted.close()
-            return
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._by_address[address] += 1
-        task = self._loop.create_task(self._shake(accepted, address))
-        self._shaking.add(task)
-        task.add_done_callback(self._shaking.discard)
+        task = self._loop.create_task(self._shake(accepted))
+        gone = self._shaking.enter(task, address)
+        if gone is not None:
+            gone.cancel()
+        task.add_done_callback(partial(self._shaken, accepted))
 
-    async def _shake(self, accepted: socket.socket, address: str) -> None:
+    def _shaken(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        self._shaking.leave(task)
+        if task.cancelled():
+            accepted.close()  # if that was before it began, nobody has taken the socket over
+
+    async def _shake(self, accepted: socket.socket) -> None:
         try:
             await self._loop.connect_accepted_socket(
                 self._make,
@@ -79,7 +80,3 @@ class SecureListener:
         except (OSError, EOFError):
             # No TLS, a certificate that is not ours, too slow, or gone: the transport has closed.
             return
-        finally:
-            self._by_address[address] -= 1
-            if not self._by_address[address]:
-                del self._by_address[address]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from din.access.limits import WaitingRoom
 from din.api.admission import Admission
 from din.api.intake import Reception
 from din.api.limits import FrontLimits
@@ -34,6 +35,8 @@ class Front:
         self.buffered_bytes = 0
         self.unsent = Unsent(self.limits.unsent_bytes_max)
         self.reception = Reception()
+        self.strangers = WaitingRoom[asyncio.BaseProtocol](self.limits.strangers_max)
+        """Connections by TLS until a certificate or key of theirs was taken once."""
 
 
 class _NoWaiter:

@@ -11,10 +11,11 @@ import errno
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
+from din.access.limits import WaitingRoom
 from din.domain.trust import PeerName, Role
 from din.errors import DinError
 from din.transport.dial import ignore_reports
@@ -94,7 +95,7 @@ class LinkServer:
         self._refusals = Refusals(self._loop, report)
         self._listeners: list[socket.socket] = []
         self._files: dict[str, Identity] = {}
-        self._visitors: set[_Visitor] = set()
+        self._visitors = WaitingRoom[_Visitor](limits.handshakes_max)
         self._links: dict[str, Link] = {}
         self._pauses: dict[int, asyncio.TimerHandle] = {}
 
@@ -155,7 +156,7 @@ class LinkServer:
             except OSError as error:
                 self._pause(sock, error)
                 return
-            self._welcome_in(accepted, str(who) if who else "a local process")
+            self._welcome_in(accepted, who)
 
     def _pause(self, sock: socket.socket, error: OSError) -> None:
         hint = "raise the limit of open files" if error.errno == errno.EMFILE else ""
@@ -166,23 +167,22 @@ class LinkServer:
             ACCEPT_PAUSE_S, self._loop.add_reader, number, self._on_acceptable, sock
         )
 
-    def _welcome_in(self, sock: socket.socket, who: str) -> None:
-        if len(self._visitors) >= self._limits.handshakes_max:
-            sock.close()
-            self._refusals.refused("too many unfinished handshakes", peer=who,
-                                   handshakes_max=self._limits.handshakes_max)  # fmt: skip
-            return
+    def _welcome_in(self, sock: socket.socket, who: Any) -> None:
         try:
             tune(sock)
         except OSError:
             sock.close()  # it was gone before it was greeted
             return
-        visitor = _Visitor(who, sock.family == socket.AF_UNIX)
+        visitor = _Visitor(str(who or "a local process"), sock.family == socket.AF_UNIX)
         late = partial(
             self._on_failed, visitor, f"no handshake within {self._limits.handshake_ms} ms"
         )
         visitor.timer = self._loop.call_later(self._limits.handshake_ms / 1000, late)
-        self._visitors.add(visitor)
+        gone = self._visitors.enter(visitor, str(who[0]) if who else "")
+        if gone is not None:
+            self._refusals.refused("too many unfinished handshakes", peer=gone.who,
+                                   handshakes_max=self._limits.handshakes_max)  # fmt: skip
+            self._drop(gone)
         if self._tls is None or visitor.is_local:
             self._listen_to(visitor, sock)
         else:
@@ -223,7 +223,7 @@ class LinkServer:
             self._drop(visitor)
 
     def _drop(self, visitor: _Visitor) -> None:
-        self._visitors.discard(visitor)
+        self._visitors.leave(visitor)
         if visitor.timer is not None:
             visitor.timer.cancel()
         if visitor.securing is not None:
@@ -306,7 +306,7 @@ class LinkServer:
         assert visitor.lane is not None, "it has said Hello"
         assert visitor.timer is not None, "it was timed from the first"
         visitor.timer.cancel()
-        self._visitors.discard(visitor)
+        self._visitors.leave(visitor)
         say(visitor.lane, Welcome(self._name(), self._session, PROTOCOL_VERSION))
         return visitor.lane
 
