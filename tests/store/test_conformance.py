@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -278,8 +279,64 @@ def test_a_file_that_is_no_database_is_a_clear_error(tmp_path) -> None:
     async def scenario() -> None:
         store = SqliteStore(path, lambda: 0)
         try:
-            with pytest.raises(Unavailable, match=r"din\.sqlite.*not a database"):
+            with pytest.raises(Unavailable, match=r"din\.sqlite.*not a database") as caught:
                 await store.open()
+        finally:
+            await store.close()
+        assert "move it away" in caught.value.hint
+        assert "space" not in caught.value.hint
+
+    asyncio.run(scenario())
+
+
+def fill(store: SqliteStore, pages: int) -> None:
+    """Let the file become no larger, as a full disk would."""
+    store._db().execute(f"PRAGMA max_page_count={pages}")
+
+
+def test_a_full_disk_is_called_one_and_writing_goes_on_once_there_is_room(tmp_path) -> None:
+    async def scenario() -> None:
+        store = SqliteStore(tmp_path / "din.sqlite", lambda: 1)
+        await store.open()
+        try:
+            await store.put("before", b"1")
+            fill(store, 1)
+            for write in (store.put("k", bytes(9000)), store.push("q", "1", bytes(9000))):
+                with pytest.raises(Unavailable, match="full") as caught:
+                    await write
+                assert "free some space" in caught.value.hint
+            assert await store.list("") == (await store.get("before"),)
+            fill(store, 1000)
+            await store.put("k", bytes(9000))
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_expiry_goes_on_after_the_disk_was_full(tmp_path) -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        store = SqliteStore(tmp_path / "din.sqlite", clock)
+        await store.open()
+        try:
+            await store.put("x", b"1", ttl_ms=100)
+            swept = asyncio.Event()
+            expire, loop = store._expire, asyncio.get_running_loop()
+
+            def refuse() -> bool:
+                loop.call_soon_threadsafe(swept.set)
+                raise sqlite3.OperationalError("database or disk is full")
+
+            store._expire = refuse
+            clock.now_ms += 200
+            await asyncio.wait_for(swept.wait(), 20)
+            store._expire = expire
+            changes = store.watch("", 0)
+            async with asyncio.timeout(20):
+                kinds = [(await anext(changes)).kind for _ in range(2)]
+            assert kinds == ["put", "expire"]
+            await changes.aclose()
         finally:
             await store.close()
 

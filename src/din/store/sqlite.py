@@ -12,6 +12,7 @@ import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -269,10 +270,7 @@ class SqliteStore:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except (sqlite3.Error, OSError) as fault:
-            raise Unavailable(
-                f"store {self._path} failed: {fault}",
-                hint="check free space and permissions of its folder",
-            ) from fault
+            raise Unavailable(f"store {self._path} failed: {fault}", hint=_hint(fault)) from fault
 
     async def _notify(self) -> None:
         async with self._changed:
@@ -281,12 +279,14 @@ class SqliteStore:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(EXPIRY_SWEEP_MS / 1000)
-            if self._has_expiring and await self._in_thread(self._expire):
-                await self._notify()
+            # A disk that is full now has room again later; whoever writes meanwhile is told.
+            with suppress(Unavailable):
+                if self._has_expiring and await self._in_thread(self._expire):
+                    await self._notify()
 
 
 class _Transaction:
-    """BEGIN IMMEDIATE ... COMMIT, or ROLLBACK when the body raised."""
+    """BEGIN IMMEDIATE ... COMMIT, or ROLLBACK when the body or the COMMIT raised."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -295,7 +295,27 @@ class _Transaction:
         self._connection.execute("BEGIN IMMEDIATE")
 
     def __exit__(self, kind: object, *rest: object) -> None:
-        self._connection.execute("COMMIT" if kind is None else "ROLLBACK")
+        try:
+            if kind is None:
+                self._connection.execute("COMMIT")
+        finally:
+            if self._connection.in_transaction:  # on a full disk SQLite rolls back by itself
+                self._connection.execute("ROLLBACK")
+
+
+def _hint(fault: sqlite3.Error | OSError) -> str:
+    """What to do about a failure; the low byte of SQLite's code says which kind it is."""
+    match getattr(fault, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            return "put the file back from a copy, or move it away to start with an empty store"
+        case sqlite3.SQLITE_FULL:
+            return "free some space on its disk"
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return "another program holds the file: end it"
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            return "let this user write the file and its folder"
+        case _:
+            return "check free space and permissions of its folder"
 
 
 def _log(db: sqlite3.Connection, kind: str, key: str, value: bytes) -> int:
