@@ -128,7 +128,7 @@ MILLION = 1_000_000
         ({"model_id": "faces", "input_data": "=" * MILLION}, 400, "not base64"),
         ({"model_id": "\u0301\u0323" * MILLION, "input_data": TEXT}, 400, "the limit is 128"),
         ({"model_id": "faces", "outputs": ["b" * MILLION]}, 400, "4096"),
-        ({"model_id": "faces", "outputs": ["boxes"] * 300, "input_data": TEXT}, 400, "256"),
+        ({"model_id": "faces", "outputs": ["boxes"] * 2000, "input_data": TEXT}, 400, "1024"),
         (b'{"model_id": "faces", "%s": 1}' % (b"b" * MILLION), 400, "unknown field"),
         (b'{"input_data": [%s1]}' % (b"[]," * MILLION), 413, "1000002 brackets"),
         (b'{"inputs": [%s1]}' % (b"1," * 5 * MILLION), 413, "5000000 commas"),

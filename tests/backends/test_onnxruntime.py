@@ -249,3 +249,40 @@ def test_messages_lose_source_paths_and_are_bounded():
     assert clean_message(error) == "bad thing?"
     assert len(clean_message(RuntimeError("x" * 5000))) <= 600
     assert clean_message(RuntimeError("")) == "RuntimeError"
+
+
+def failing(operator: str, *kinds: int) -> bytes:
+    """One operator whose inputs may not fit together; the engine's shapes say nothing."""
+    inputs = [(f"x{number}", kind, (None,)) for number, kind in enumerate(kinds)]
+    node = helper.make_node(operator, [name for name, _, _ in inputs], ["y"])
+    return models.model([node], inputs, [("y", kinds[0], None)])
+
+
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+
+
+@pytest.mark.parametrize(
+    ("operator", "second"),
+    [
+        ("Gather", np.array([9])),
+        ("Gather", np.array([-5])),
+        ("Reshape", np.array([3])),
+        ("Expand", np.array([-3])),
+        ("Add", np.ones(3, np.float32)),
+        ("Tile", np.array([1, 1])),
+    ],
+)
+def test_what_the_values_of_the_inputs_make_impossible_is_a_bad_tensor(
+    operator: str, second: np.ndarray
+):
+    """Every other node would fail alike: asking them, or blaming this one, helps nobody."""
+    session = load(failing(operator, FLOAT, FLOAT if operator == "Add" else INT64), {})
+    with pytest.raises(BadTensor, match=operator) as caught:
+        session.run({"x0": np.ones(4, np.float32), "x1": second}, (), {})
+    assert "change them" in caught.value.hint
+
+
+def test_a_run_without_memory_for_it_may_succeed_elsewhere():
+    session = load(failing("Expand", FLOAT, INT64), {})
+    with pytest.raises(ExecutionFailed, match="allocate"):
+        session.run({"x0": np.ones(1, np.float32), "x1": np.array([1 << 44])}, (), {})

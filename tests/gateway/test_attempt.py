@@ -55,6 +55,14 @@ def test_only_the_wanted_outputs_are_awaited():
     assert [meta.name for meta, _ in it.outputs()] == ["labels"]
 
 
+def test_outputs_come_in_the_order_in_which_they_were_asked_for():
+    it = attempt("boxes", "labels")
+    it.take(result(SLICE_MIDDLE, LABELS), memoryview(b"l" * 64))
+    it.take(result(SLICE_LAST, BOXES), memoryview(b"b" * 64))
+    assert it.is_complete
+    assert [meta.name for meta, _ in it.outputs()] == ["boxes", "labels"]
+
+
 def test_results_of_another_attempt_or_of_the_wrong_slice_are_not_expected():
     it = attempt()
     assert it.expects(result(SLICE_LAST, BOXES))

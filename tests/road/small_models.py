@@ -97,6 +97,42 @@ def texts(path: Path) -> Path:
     )
 
 
+def lookup(path: Path) -> Path:
+    """`table` [4] looked up at `at` [1], behind one addition of zero."""
+    nodes = [
+        helper.make_node("Add", ["table", "zero"], ["same"], name="copy"),
+        helper.make_node("Gather", ["same", "at"], ["y"], name="look"),
+    ]
+    return save(
+        path,
+        nodes,
+        [
+            helper.make_tensor_value_info("table", FLOAT, [4]),
+            helper.make_tensor_value_info("at", INT64, [1]),
+        ],
+        [helper.make_tensor_value_info("y", FLOAT, [1])],
+        [numpy_helper.from_array(np.zeros(4, np.float32), "zero")],
+    )
+
+
+def many(path: Path, count: int) -> Path:
+    """So many inputs x0, x1, ... of one number; each plus one comes back as y0, y1, ... ."""
+    nodes = [
+        helper.make_node("Neg", [f"x{number}"], [f"n{number}"], name=f"neg.{number}")
+        for number in range(count)
+    ]
+    for number in range(count):
+        nodes.append(helper.make_node("Neg", [f"n{number}"], [f"m{number}"], name=f"back.{number}"))
+        nodes.append(helper.make_node("Add", [f"m{number}", "one"], [f"y{number}"]))
+    return save(
+        path,
+        nodes,
+        [helper.make_tensor_value_info(f"x{number}", FLOAT, [1]) for number in range(count)],
+        [helper.make_tensor_value_info(f"y{number}", FLOAT, [1]) for number in range(count)],
+        [numpy_helper.from_array(np.ones(1, np.float32), "one")],
+    )
+
+
 def filler(path: Path, mib: int) -> Path:
     """The chain with a constant of so many MiB that takes room and cannot be compressed away."""
     values = np.random.default_rng(7).integers(0, 255, (mib * 1024 * 1024,), dtype=np.uint8)

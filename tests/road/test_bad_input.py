@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from din.domain.tensor import TENSORS_MAX
+from din.errors import BadTensor
 from tests.road import small_models
 from tests.road.processes import Network, fill, get, post_json, send, small_disk, wait_for
 from tests.road.test_road import register
@@ -121,6 +123,43 @@ def test_a_wrong_dtype_or_shape_is_named_with_the_right_one(
     assert status == 400, body
     for word in words:
         assert word in body["error"]
+
+
+@pytest.mark.parametrize("points", [(), ("copy",)], ids=["direct", "relay"])
+def test_values_that_a_model_cannot_compute_are_refused_by_the_first_node(
+    network: Network, points: tuple[str, ...]
+) -> None:
+    """No other node is asked, since all would say the same, and none is blamed."""
+    path = small_models.lookup(network.folder / "lookup.onnx")
+    view = register(network, path, "lookup", partition_points=points)
+    assert view.state == "ready", view.reason
+    table = np.arange(4, dtype=np.float32)
+    with network.client() as client:
+        with pytest.raises(BadTensor, match="idx=9 must be within") as caught:
+            client.infer("lookup", {"table": table, "at": np.array([9])})
+        assert "change them" in caught.value.story()
+        failed = client.traces().items[0]
+        assert (failed.model_id, failed.status, len(failed.attempts)) == ("lookup", "failed", 1)
+        found = client.infer("lookup", {"table": table, "at": np.array([2])}).outputs["y"]
+        assert found.tolist() == [2.0]
+        assert {node.health_score for node in client.nodes().items} == {1.0}
+        client.remove("lookup")
+
+
+def test_a_model_with_a_thousand_inputs_and_outputs_is_answered(network: Network) -> None:
+    path = small_models.many(network.folder / "many.onnx", TENSORS_MAX)
+    view = register(network, path, "many", partition_points=(f"neg.{TENSORS_MAX - 1}",))
+    assert view.state == "ready", view.reason
+    inputs = {f"x{n}": np.array([n], np.float32) for n in range(TENSORS_MAX)}
+    with network.client() as client:
+        outputs = client.infer("many", inputs).outputs
+        assert [outputs[f"y{n}"].item() for n in range(TENSORS_MAX)] == [
+            n + 1 for n in range(TENSORS_MAX)
+        ]
+        with pytest.raises(BadTensor, match="and 1007 more") as caught:
+            client.infer("many", {"x0": inputs["x0"]})
+        assert len(caught.value.story()) < 2000
+        client.remove("many")
 
 
 def test_wrong_tensors_from_the_command_line_exit_with_two(network: Network) -> None:

@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from din.domain.model import SliceSetting
+from din.domain.tensor import TENSORS_MAX
 from din.errors import BadModel, BadStrategy, DinError, TooLarge
 from din.slicing.cutting import boundaries_of, slices_by_memory
 from din.slicing.parts import divide
@@ -350,3 +351,28 @@ def test_damaged_models_fail_with_a_din_error_or_not_at_all(bench, fetched):
                 broken[place] = draw.randrange(256)
         with contextlib.suppress(DinError):
             bench.cut(bytes(broken))
+
+
+def _parallel(build, count, is_summed=False):
+    """`count` tensors side by side, from as many inputs or from one, to as many outputs or one."""
+    nodes = [node("Neg", ["x" if is_summed else f"x{i}"], [f"n{i}"]) for i in range(count)]
+    if is_summed:
+        nodes += [node("Sum", [f"n{i}" for i in range(count)], ["y"])]
+        return build(nodes, ["x"], ["y"])
+    return build(nodes, [f"x{i}" for i in range(count)], [f"n{i}" for i in range(count)])
+
+
+def test_a_model_has_as_many_inputs_and_outputs_as_can_be_asked_and_no_more(bench, build):
+    whole = bench.cut(_parallel(build, TENSORS_MAX)).answer
+    assert (len(whole.inputs), len(whole.outputs)) == (TENSORS_MAX, TENSORS_MAX)
+    with pytest.raises(BadModel, match=f"{TENSORS_MAX + 1} inputs; the limit is {TENSORS_MAX}"):
+        bench.cut(_parallel(build, TENSORS_MAX + 1))
+
+
+def test_a_cut_that_more_tensors_cross_than_a_slice_may_have_is_refused(bench, build):
+    def cut(count):
+        return bench.cut(_parallel(build, count, is_summed=True), f"n{count - 1}").answer
+
+    assert len(cut(TENSORS_MAX).slices[1].inputs) == TENSORS_MAX
+    with pytest.raises(BadStrategy, match=f"slice 0 would have {TENSORS_MAX + 1} outputs"):
+        cut(TENSORS_MAX + 1)

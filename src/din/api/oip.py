@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Annotated, Any, Final
 
@@ -15,12 +15,10 @@ from din.api.post import OCTETS, Post, Reply
 from din.api.signature import check_dtype, check_inputs, check_outputs, check_shape, timeout_of
 from din.api.values import RAW_ONLY, decode_values, encode_values
 from din.domain.model import ModelManifest
-from din.domain.tensor import BYTES, TensorMeta, nbytes_of
+from din.domain.tensor import BYTES, TENSORS_MAX, TensorMeta, nbytes_of
 from din.errors import BadTensor, UsageError
 from din.gateway.service import Buffer, InferenceAnswer, InferenceCall
 
-TENSORS_MAX: Final = 256
-"""Inputs that one request may name."""
 SIZE_DIGITS_MAX: Final = 15
 
 
@@ -254,22 +252,28 @@ def _asked(parsed: ParsedOip, manifest: ModelManifest) -> Asked:
 
 
 def _check_forms(request: OipRequest, manifest: ModelManifest) -> None:
-    for spec in manifest.outputs:
-        if spec.dtype not in RAW_ONLY or is_binary(request, spec.name):
-            continue
-        if request.outputs is None or any(each.name == spec.name for each in request.outputs):
+    formless = [spec for spec in manifest.outputs if spec.dtype in RAW_ONLY]
+    if not formless:
+        return
+    binary = binary_outputs(request, (spec.name for spec in formless))
+    wanted = None if request.outputs is None else {each.name for each in request.outputs}
+    for spec in formless:
+        if spec.name not in binary and (wanted is None or spec.name in wanted):
             raise BadTensor(
                 f"output {spec.name!r} is {spec.dtype}, which has no JSON form",
                 hint="ask for it with the parameter binary_data: true",
             )
 
 
-def is_binary(request: OipRequest, name: str) -> bool:
-    """Whether an output shall come as raw bytes after the JSON part."""
-    for each in request.outputs or ():
-        if each.name == name and "binary_data" in each.parameters:
-            return each.parameters["binary_data"] is True
-    return request.parameters.get("binary_data_output") is True
+def binary_outputs(request: OipRequest, names: Iterable[str]) -> set[str]:
+    """Of these outputs, those that shall come as raw bytes after the JSON part."""
+    is_default = request.parameters.get("binary_data_output") is True
+    said = {
+        each.name: each.parameters["binary_data"] is True
+        for each in request.outputs or ()
+        if "binary_data" in each.parameters
+    }
+    return {name for name in names if said.get(name, is_default)}
 
 
 def oip_reply(parsed: ParsedOip, answer: InferenceAnswer) -> Reply:
@@ -279,13 +283,14 @@ def oip_reply(parsed: ParsedOip, answer: InferenceAnswer) -> Reply:
         return _reply(request, answer, known.outputs, answer.views)
     outputs: list[dict[str, Any]] = []
     views: list[Buffer] = []
+    binary = binary_outputs(request, (meta.name for meta in answer.metas))
     for meta, view in zip(answer.metas, answer.views, strict=True):
         entry: dict[str, Any] = {
             "name": meta.name,
             "datatype": meta.dtype,
             "shape": meta.shape,
         }
-        if is_binary(request, meta.name):
+        if meta.name in binary:
             entry["parameters"] = {"binary_data_size": view.nbytes}
             views.append(view)
         else:

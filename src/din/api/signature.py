@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from math import prod
@@ -15,6 +16,7 @@ from din.domain.tensor import (
     BYTES,
     DTYPE_BYTES,
     RANK_MAX,
+    TENSORS_MAX,
     TensorMeta,
     TensorSpec,
     check_tensor,
@@ -22,8 +24,8 @@ from din.domain.tensor import (
 from din.errors import BadTensor, UsageError
 from din.gateway.service import Buffer
 
-OUTPUTS_MAX = 256
-"""Outputs that one request may name."""
+NAMES_SHOWN_MAX = 16
+"""Of a model's tensors in one message."""
 DIM_MAX = 2**40
 """Larger sizes in a shape are refused before any product is formed."""
 NFC_SHRINK_MAX = 4
@@ -70,7 +72,7 @@ def check_inputs(
     if len(seen) != len(specs):
         missing = [spec.name for spec in specs if spec.name not in seen]
         raise BadTensor(
-            f"inputs missing: {', '.join(map(repr, missing))}",
+            f"inputs missing: {_some(map(repr, missing))}",
             hint=f"model {manifest.model_id!r} takes {_listing(specs)}",
         )
 
@@ -91,7 +93,15 @@ def _check_elements(meta: TensorMeta, pieces: Sequence[Buffer]) -> None:
 
 
 def _listing(specs: Sequence[TensorSpec]) -> str:
-    return ", ".join(f"{spec.name!r} {spec.dtype} {spec.shown_shape()}" for spec in specs) or "none"
+    return _some(f"{spec.name!r} {spec.dtype} {spec.shown_shape()}" for spec in specs)
+
+
+def _some(texts: Iterable[str]) -> str:
+    """The first ones, and how many more there are: a model may have a thousand tensors."""
+    every = list(texts)
+    more = len(every) - NAMES_SHOWN_MAX
+    shown = ", ".join(every[:NAMES_SHOWN_MAX])
+    return f"{shown} and {more} more" if more > 0 else shown or "none"
 
 
 def _unexpected(name: str, specs: Sequence[TensorSpec], *, is_twice: bool) -> BadTensor:
@@ -104,22 +114,28 @@ def check_outputs(manifest: ModelManifest, wanted: Sequence[str], *, is_adapted:
     """Names of wanted outputs. Raises BadTensor naming the valid ones."""
     if not wanted:
         return
-    if len(wanted) > OUTPUTS_MAX:
+    if len(wanted) > TENSORS_MAX:
         raise BadTensor(
-            f"{len(wanted)} outputs are wanted; the limit is {OUTPUTS_MAX}",
+            f"{len(wanted)} outputs are wanted; the limit is {TENSORS_MAX}",
             hint="want fewer, or name none to get all",
         )
     specs = manifest.adapted_outputs if is_adapted else manifest.outputs
-    valid = [spec.name for spec in specs]
+    valid = {spec.name: None for spec in specs}
     for name in wanted:
         if name not in valid:
             close = get_close_matches(name, valid, n=1)
-            hint = f"valid outputs are {', '.join(map(repr, valid))}"
+            hint = f"valid outputs are {_some(map(repr, valid))}"
             if close:
                 hint = f"did you mean {close[0]!r}? {hint}"
             raise BadTensor(f"unknown output {name!r}", hint=hint)
     if len(set(wanted)) != len(wanted):
-        raise BadTensor(f"an output is wanted twice: {list(wanted)}", hint="name each output once")
+        raise BadTensor(
+            f"an output is wanted twice: {_some(_twice(wanted))}", hint="name each output once"
+        )
+
+
+def _twice(names: Sequence[str]) -> list[str]:
+    return [repr(name) for name, count in Counter(names).items() if count > 1]
 
 
 def check_dtype(name: str, dtype: str) -> None:

@@ -57,6 +57,11 @@ _TYPES: Final[dict[str, tuple[str, type[Any], int]]] = {
     "tensor(float8e5m2fnuz)": ("FP8", np.uint8, 20),
 }
 
+# What other nodes may not fail of, in the engine's words.
+_OF_THIS_NODE: Final = re.compile(
+    r"failed to allocate|bad.?alloc|out of memory|cannot allocate|terminate flag", re.IGNORECASE
+)
+
 ort.set_default_logger_severity(4)
 
 
@@ -262,12 +267,15 @@ def _dim(shown: Any) -> Dim:
 
 
 def _run_error(error: Exception) -> BadTensor | ExecutionFailed:
+    """Whose fault a failed run is. The engine's kinds do not tell (a Reshape to a wrong size and a
+    full memory are both FAIL, and a bound run has none at all): what the processor computes fails
+    alike on every node, unless this one has no memory left or the run was stopped."""
     if isinstance(error, BadTensor):
         return error
     message = f"ONNX Runtime: {clean_message(error)}"
-    if type(error).__name__ == "InvalidArgument":
-        return BadTensor(message, hint="the model refuses these inputs")
-    return ExecutionFailed(message)
+    if isinstance(error, MemoryError) or _OF_THIS_NODE.search(str(error)):
+        return ExecutionFailed(message)
+    return BadTensor(message, hint="the model cannot compute these inputs: change them")
 
 
 def _address(array: Array) -> int:

@@ -33,6 +33,8 @@ DTYPE_BYTES: Final[dict[str, int]] = {
 BYTES: Final = "BYTES"
 BYTES_ELEMENTS_MAX: Final = 1_000_000
 """Elements of a BYTES tensor: each becomes an object, wherever they are looked at."""
+TENSORS_MAX: Final = 1024
+"""Inputs of one model or slice, and outputs: what is registered can also be asked."""
 RANK_MAX: Final = 16
 """Dimensions of a tensor, wherever it comes from."""
 TENSOR_ALIGNMENT_BYTES: Final = 64

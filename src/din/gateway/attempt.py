@@ -42,8 +42,8 @@ class Attempt:
         self.started_ms = started_ms
         self.timings: dict[int, SliceTiming] = {}
         self.received: dict[str, tuple[TensorMeta, memoryview]] = {}
-        self._missing = {name for name in shape.outputs if not outputs or name in outputs}
-        self._wanted = tuple(name for name in shape.outputs if name in self._missing)
+        self._wanted = tuple(outputs) or tuple(shape.outputs)
+        self._missing = set(self._wanted)
         self._accepted: set[int] = set()
         self._forwarded: set[int] = set()
 
@@ -96,7 +96,7 @@ class Attempt:
         self._prove_upstream(progress.slice_index)
 
     def outputs(self) -> tuple[tuple[TensorMeta, memoryview], ...]:
-        """The wanted outputs in the order of the signature."""
+        """The wanted outputs as they were asked for, else in the order of the signature."""
         return tuple(self.received[name] for name in self._wanted)
 
     def suspects(self) -> tuple[tuple[int, NodeId, str], ...]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from din.domain.model import GATEWAY, CutFacts, Edge
+from din.domain.tensor import TENSORS_MAX
 from din.errors import BadStrategy
 from din.slicing.elements import describe, word_of
 from din.slicing.operators import Operator, OperatorGraph
@@ -38,14 +39,15 @@ def divide(
 ) -> tuple[tuple[Part, ...], tuple[Edge, ...]]:
     """Parts and edges for a map from every dynamic operator's index to a slice 0..count-1.
 
-    Raises BadStrategy for an incomplete map, an empty slice, slices that wait for each other, and
-    values that cannot travel between slices.
+    Raises BadStrategy for an incomplete map, an empty slice, slices that wait for each other,
+    values that cannot travel between slices, and slices with more of them than one may have.
     """
     members = _members(graph, slice_of, count)
     edges = _edges(graph, slice_of)
     _check_acyclic(edges, count)
     _check_crossing(graph, shapes, edges)
     parts = tuple(_part(graph, edges, index, members[index]) for index in range(count))
+    _check_counts(parts)
     fixed_outputs = [name for name in graph.outputs if graph.is_fixed(name)]
     edges += tuple(Edge(name, 0, (GATEWAY,)) for name in fixed_outputs)
     return parts, edges
@@ -143,6 +145,17 @@ def _check_crossing(graph: OperatorGraph, shapes: Shapes, edges: tuple[Edge, ...
             hint="cut where plain tensors cross: before the operator that makes it, "
             "or after those that read it",
         )
+
+
+def _check_counts(parts: tuple[Part, ...]) -> None:
+    for part in parts:
+        for side, names in (("inputs", part.inputs), ("outputs", part.outputs)):
+            if len(names) > TENSORS_MAX:
+                raise BadStrategy(
+                    f"slice {part.index} would have {len(names)} {side}; "
+                    f"the limit is {TENSORS_MAX}",
+                    hint="cut where fewer tensors cross",
+                )
 
 
 def _check_acyclic(edges: tuple[Edge, ...], count: int) -> None:

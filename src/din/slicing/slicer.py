@@ -18,7 +18,7 @@ from din.domain.model import (
     Slice,
     SliceSetting,
 )
-from din.domain.tensor import TensorSpec
+from din.domain.tensor import TENSORS_MAX, TensorSpec
 from din.errors import BadModel, BadStrategy
 from din.slicing.cutting import SLICES_MAX, slices_by_memory, splits_quantised
 from din.slicing.elements import signature_of, spec_of
@@ -77,6 +77,7 @@ def analyse(data: bytes, input_shapes: dict[str, tuple[int | str, ...]]) -> Anal
         warnings.append(f"{taken} weights were graph inputs as well; they are fixed weights now")
     override_shapes(model, input_shapes)
     graph = read_operators(model)
+    _check_signature(graph)
     shapes = infer(model, graph)
     dead = sum(not each.is_live for each in graph.operators)
     if dead:
@@ -117,6 +118,15 @@ def slice_model(data: bytes, request: CarveRequest, din_version: str) -> Sliced:
             f"a name or text in the graph is not UTF-8 ({error})",
             hint="the file is damaged, or its exporter wrote raw bytes into a name; export again",
         ) from None
+
+
+def _check_signature(graph: OperatorGraph) -> None:
+    for side, names in (("inputs", graph.inputs), ("outputs", graph.outputs)):
+        if len(names) > TENSORS_MAX:
+            raise BadModel(
+                f"the model has {len(names)} {side}; the limit is {TENSORS_MAX}",
+                hint="stack them into fewer tensors, or split the model",
+            )
 
 
 def _check_count(count: int, described: int) -> None:
