@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from din.domain.node import NodeId, NodeProfile
 from din.domain.trust import Peer, PeerName
-from din.errors import TooLarge, UsageError
+from din.errors import Conflict, TooLarge, UsageError
 from din.gateway.labels import LabelBook
 from din.gateway.roll import Binding, Roll
 from din.store.sqlite import SqliteStore
@@ -55,7 +55,7 @@ def test_given_labels_stand_above_a_nodes_own_and_outlive_a_restart(tmp_path: Pa
 def test_a_malformed_label_is_refused(tmp_path: Path, changes: dict[str, str]) -> None:
     async def story(store: SqliteStore) -> None:
         with pytest.raises(UsageError):
-            await LabelBook(store).change(NODE, changes)
+            LabelBook(store).check(NODE, changes, ())
 
     play(tmp_path, story)
 
@@ -85,6 +85,41 @@ def test_trust_is_never_what_a_machine_of_the_network_says_of_itself(tmp_path: P
         await roll.bind(NODE.node_id, Binding("ab" * 32, "n", {"trust": "high"}))
         trusted = roll.admitted(machine, claiming)
         assert trusted.labels == {"site": "a", "trust": "high"}
+
+    play(tmp_path, story)
+
+
+def test_a_label_that_came_with_the_token_can_be_taken_back_for_good(tmp_path: Path) -> None:
+    async def story(store: SqliteStore) -> None:
+        roll, book = Roll(store, lambda: 0), LabelBook(store)
+        await roll.bind(NODE.node_id, Binding("ab" * 32, "n", {"trust": "high", "line": "4"}))
+        machine = Peer("10.0.0.7", is_tls=True, name=PeerName("default", "node", NODE.node_id))
+        here = book.applied(roll.admitted(machine, NODE))
+        assert here.labels == {"site": "hall-1", "trust": "high", "line": "4"}
+        here = await book.change(here, {"trust": "low"})
+        by_token = tuple(roll.labels_of(NODE.node_id))
+        book.check(here, {"trust": None}, by_token)
+        await roll.take_labels(NODE.node_id, ["trust", "nobody-gave-this"])
+        here = await book.change(here, {"trust": None}, by_token)
+        assert here.labels == {"site": "hall-1", "line": "4"}, "neither given one shows again"
+        again = Roll(store, lambda: 0)
+        await again.load()
+        assert again.admitted(machine, NODE).labels == {"site": "hall-1", "line": "4"}
+        await again.bind(NODE.node_id, Binding("ab" * 32, "n", {"trust": "high"}))
+        assert again.admitted(machine, NODE).labels["trust"] == "high", "it joined with a new token"
+
+    play(tmp_path, story)
+
+
+def test_taking_a_label_that_the_node_says_of_itself_is_refused_not_ignored(tmp_path: Path) -> None:
+    async def story(store: SqliteStore) -> None:
+        book = LabelBook(store)
+        with pytest.raises(Conflict, match="says site=hall-1 of itself") as refused:
+            book.check(NODE, {"site": None}, ())
+        assert "din node label n site=none" in (refused.value.hint or "")
+        book.check(NODE, {"nobody-has-this": None}, ())
+        await book.change(NODE, {"site": "hall-2"})
+        book.check(NODE, {"site": None}, ())
 
     play(tmp_path, story)
 

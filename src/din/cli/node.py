@@ -267,7 +267,8 @@ def undrain_node(node: str, gateway: str | None) -> None:
 @click.argument("labels", nargs=-1, required=True, metavar="NAME=VALUE|NAME-...")
 @gateway_option
 def label_node(node: str, labels: tuple[str, ...], gateway: str | None) -> None:
-    """Give NODE labels, which stand above what it says of itself; NAME- takes a given one back.
+    """Give NODE labels, which stand above what it says of itself; NAME- takes one back that it got
+    here or with its token.
 
     Slices marked `sensitive` go to nodes with trust=high only, and leave a node that loses it.
     """

@@ -202,11 +202,15 @@ class GatewayService:
         gateway = self._gateway
         member = gateway.fleet.find(name_or_id)
         profile, labels = member.profile, member.profile.labels
+        by_token = tuple(gateway.roll.labels_of(profile.node_id))
+        gateway.labels.check(profile, changes, by_token)
         before = {name: labels.get(name) for name in changes}
         async with self._change(
             caller, "node.label", profile.node_id, before=before, after=changes
         ):
-            relabelled = await gateway.labels.change(profile, changes)
+            taken = [name for name, text in changes.items() if text is None]
+            await gateway.roll.take_labels(profile.node_id, taken)
+            relabelled = await gateway.labels.change(profile, changes, by_token)
         if member.status != "lost":
             gateway.fleet.relabel(relabelled)
         gateway.deployer.look()

@@ -9,14 +9,14 @@ it to itself: it has it from its join token, or from here.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from din.domain.node import NodeId, NodeProfile
-from din.errors import TooLarge, UsageError
+from din.errors import Conflict, TooLarge, UsageError
 from din.store.contract import Store
 
 PREFIX: Final = "labels/"
@@ -50,16 +50,36 @@ class LabelBook:
         self._own[profile.node_id] = dict(profile.labels)
         return replace(profile, labels={**profile.labels, **given})
 
-    async def change(self, profile: NodeProfile, changes: Mapping[str, str | None]) -> NodeProfile:
-        """Give labels, or take given ones back (None); the profile with what holds now.
-
-        Raises UsageError for a malformed label, TooLarge.
-        """
+    def check(
+        self, profile: NodeProfile, changes: Mapping[str, str | None], by_token: Collection[str]
+    ) -> None:
+        """Raises UsageError for a malformed label, Conflict when one would stay that was to be
+        taken: a node says it of itself, and nobody gave it."""
+        given = self._given.get(profile.node_id, {})
         for name, text in changes.items():
             _check(name, text)
+            own = profile.labels.get(name)
+            if text is None and own is not None and name not in given and name not in by_token:
+                raise Conflict(
+                    f"{profile.name} says {name}={own} of itself: it was not given, so it cannot "
+                    "be taken back",
+                    hint="start the node without it, or give another value, which stands above: "
+                    f"din node label {profile.name} {name}=none",
+                )
+
+    async def change(
+        self,
+        profile: NodeProfile,
+        changes: Mapping[str, str | None],
+        by_token: Collection[str] = (),
+    ) -> NodeProfile:
+        """Give labels, or take given ones back (None); the profile with what holds now. `by_token`
+        = what the roll gave besides, and takes back itself. Raises TooLarge."""
         node_id = profile.node_id
         before = self._given.get(node_id, {})
         own = self._own.get(node_id, dict(profile.labels)) if before else dict(profile.labels)
+        for name in (each for each in by_token if changes.get(each, "") is None):
+            own.pop(name, None)
         given = {name: text for name, text in {**before, **changes}.items() if text is not None}
         is_full = node_id not in self._given and len(self._given) >= NODES_MAX
         if is_full or len(given) > LABELS_MAX:

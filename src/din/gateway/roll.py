@@ -8,7 +8,7 @@ Kept in memory whole, since every registration and beat asks; the store makes it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import msgspec
@@ -72,6 +72,11 @@ class Roll:
 
     # What is asked.
 
+    def labels_of(self, node_id: str) -> dict[str, str]:
+        """What its token gave a machine."""
+        binding = self._bound.get(node_id)
+        return binding.labels if binding is not None else {}
+
     def binding(self, node_id: str) -> Binding | None:
         """The key that holds an id; None when no machine has joined with it."""
         return self._bound.get(node_id)
@@ -119,8 +124,7 @@ class Roll:
         self.check_claim(peer, profile.node_id)
         if peer.name is None and is_loopback(peer.address):
             return profile
-        binding = self._bound.get(profile.node_id)
-        given = binding.labels if binding is not None else {}
+        given = self.labels_of(profile.node_id)
         own = {name: text for name, text in profile.labels.items() if name != TRUST_LABEL}
         # Whoever registers from another machine without TLS speaks plain text, whatever it says.
         is_insecure = profile.is_insecure_network or not peer.is_tls
@@ -141,6 +145,17 @@ class Roll:
             except Conflict:
                 raise _held(node_id) from None
         self._bound[node_id] = binding
+
+    async def take_labels(self, node_id: str, names: Collection[str]) -> None:
+        """Take back labels that a machine got with its token: they stay away until it joins
+        with another one."""
+        binding = self._bound.get(node_id)
+        if binding is None or not binding.labels.keys() & set(names):
+            return
+        kept = {name: text for name, text in binding.labels.items() if name not in names}
+        changed = msgspec.structs.replace(binding, labels=kept)
+        await self._store.put(_NODES + node_id, msgspec.json.encode(changed))
+        self._bound[node_id] = changed
 
     def check_free(self, node_id: str, key_sha256: str) -> None:
         """Raises Denied when another key holds the id or it was thrown out, Busy when full."""
