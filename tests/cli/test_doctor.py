@@ -11,7 +11,7 @@ import pytest
 from din.cli.doctor_gateway import audit_row, clock_row, keys_row
 from din.domain.audit import AuditCheck
 from din.domain.keys import KeyList, KeyView
-from din.domain.views import GatewayView
+from din.domain.views import GatewayView, ModelList
 from din.errors import Denied, Unauthenticated
 from tests.cli.conftest import Run
 from tests.client.fake_gateway import (
@@ -20,6 +20,7 @@ from tests.client.fake_gateway import (
     bare_node,
     document,
     failing,
+    model_view,
     node_list,
     node_view,
 )
@@ -226,3 +227,16 @@ def test_a_broken_audit_chain_is_bad() -> None:
     row = audit_row(msgspec.structs.replace(WHOLE, is_whole=False, problems=("line 2 changed",)))
     assert (row.state, row.fix) == ("bad", "din audit verify")
     assert "line 2 changed" in row.seen
+
+
+def test_models_that_lie_unsealed_and_should_not_are_named_wherever_one_looks(
+    run: Run, fake: FakeGateway
+) -> None:
+    assert rows(run("doctor", "-o", "json"))["unsealed models"]["state"] == "ok"
+    due = model_view(is_seal_due=True)
+    fake.routes["GET", "/api/v1/models"] = document(ModelList(items=(due,)))
+    fake.routes["GET", "/api/v1/models/centerface"] = document(due)
+    row = rows(run("doctor", "-o", "json"))["unsealed models"]
+    assert (row["state"], row["fix"]) == ("warn", "din model inspect centerface")
+    assert "centerface lies unsealed on every disk" in run("model", "list").stderr
+    assert "no: it lies unsealed" in run("model", "inspect", "centerface").stdout

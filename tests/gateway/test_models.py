@@ -55,6 +55,9 @@ class FakeCarving:
         self.gate = asyncio.Event()
         self.gate.set()
 
+    async def seal_source(self, sha256: str) -> None:
+        """Nothing of it is looked at here."""
+
     async def carve(
         self, request: CarveRequest, source: str, *, is_sealed: bool = False
     ) -> CarveAnswer:
@@ -117,10 +120,10 @@ class Play:
         self.artifacts = ArtifactFolder(folder / "artifacts", QUOTA)
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, seals: Callable[[bool | None], bool] = bool) -> None:
         self.carving = FakeCarving(self.artifacts)
         self.deployer = FakeDeployer()
-        self.book = ModelBook(self.store, self.artifacts, self.carving)
+        self.book = ModelBook(self.store, self.artifacts, self.carving, seals)
         self.book.connect(self.deployer)
 
     def upload(self, body: bytes) -> str:
@@ -171,6 +174,21 @@ def test_the_same_order_again_changes_nothing(run):
         again = await play.register(partition_points=("404",))
         assert again is first
         assert len(play.carving.requests) == len(play.deployer.servings) == 1
+
+    run(story)
+
+
+def test_the_same_order_again_seals_a_model_from_when_no_other_machine_could_join(run):
+    async def story(play: Play) -> None:
+        plain = await play.register()
+        chosen = await play.register("chosen", encrypt=False)
+        play.restart(seals=lambda asked: asked is not False)
+        await play.book.load()
+        sealed = await play.register()
+        assert not plain.manifest.is_encrypted
+        assert (sealed.manifest.version, sealed.manifest.is_encrypted) == ("2", True)
+        assert await play.register() is sealed
+        assert (await play.register("chosen", encrypt=False)).manifest == chosen.manifest
 
     run(story)
 

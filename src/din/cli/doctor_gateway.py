@@ -18,7 +18,7 @@ from din.client.client import Client, decode_answer
 from din.config import Section, is_loopback
 from din.domain.audit import AuditCheck
 from din.domain.keys import KeyList, KeyView
-from din.domain.views import GatewayView, NodeList
+from din.domain.views import GatewayView, ModelList, NodeList
 from din.errors import Denied, DinError, Unreachable
 from din.system.clock import wall_clock_ms
 
@@ -156,6 +156,17 @@ def insecure_nodes_row(view: NodeList) -> Check:
     return Check("insecure nodes", "bad", seen, f"on the machine of {insecure[0]}: {JOIN_FIX}")
 
 
+def unsealed_row(view: ModelList) -> Check:
+    """Which models lie on disks in plain form though they would be sealed today."""
+    due = [each.model_id for each in view.items if each.is_seal_due]
+    if not due:
+        return Check("unsealed models", "ok", "none that should be sealed")
+    seen = (
+        f"{', '.join(_shortened(due))}: registered when no other machine could join; register again"
+    )
+    return Check("unsealed models", "warn", seen, f"din model inspect {due[0]}")
+
+
 def nodes_row(view: NodeList) -> Check:
     """Whether nodes are ready, and why the others are not."""
     nodes = view.items
@@ -182,11 +193,13 @@ def _administrator_rows(client: Client) -> Iterator[Check]:
     try:
         keys = decode_answer(client.call("GET", "/api/v1/keys"), KeyList)
         audit = decode_answer(client.call("GET", "/api/v1/audit/check"), AuditCheck)
+        models = client.models()
     except Denied as error:
         yield Check("api keys", "warn", error.message, "din doctor --key-file FILE")
         return
     yield keys_row(keys.items, datetime.now(UTC))
     yield audit_row(audit)
+    yield unsealed_row(models)
 
 
 def keys_row(keys: tuple[KeyView, ...], now: datetime) -> Check:

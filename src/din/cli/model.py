@@ -51,6 +51,11 @@ SLICE_COLUMNS: Final[tuple[Column[SliceView], ...]] = (
 )
 
 
+UNSEALED: Final = (
+    "lies unsealed on every disk, from when no other machine could join: register it again"
+)
+
+
 def _all_nodes(model: ModelView) -> str:
     names = {each.node for part in model.slices for each in part.replicas if each.state == "ready"}
     return ", ".join(sorted(names)) or UNKNOWN
@@ -100,6 +105,8 @@ def _show_models(gateway: str | None, output: str) -> None:
         for model in view.items:
             if model.reason and model.state != "ready":
                 say(_trouble(model))
+            if model.is_seal_due:
+                say(f"{model.model_id} {UNSEALED}")
 
 
 def _trouble(model: ModelView) -> str:
@@ -163,6 +170,7 @@ def _show_model(model: str, gateway: str | None, output: str) -> None:
             ("inputs", specs_in(view.inputs, "\n")),
             ("outputs", specs_in(view.outputs, "\n")),
             ("backend options", ", ".join(f"{key}={text}" for key, text in options.items())),
+            ("sealed", _sealed(view)),
             ("source", manifest.source_sha256 if manifest is not None else ""),
             ("cuts", "\n".join(_cuts(view))),
             ("notes", "\n".join((*view.notes, *view.warnings))),
@@ -170,6 +178,12 @@ def _show_model(model: str, gateway: str | None, output: str) -> None:
     )
     click.echo()
     show_slices(view, is_wide=output == "wide")
+
+
+def _sealed(view: ModelView) -> str:
+    if view.manifest is not None and view.manifest.is_encrypted:
+        return "on every disk"
+    return "no" + (": it " + UNSEALED if view.is_seal_due else "")
 
 
 def show_slices(view: ModelView, *, is_wide: bool) -> None:

@@ -121,6 +121,8 @@ class ModelView(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     tenant: str = DEFAULT_TENANT
     """Whose it is; `default` is shared by all."""
+    is_seal_due: bool = False
+    """It lies in plain form, and would be sealed if it were registered now."""
 
 
 class ModelList(Struct, frozen=True, kw_only=True):

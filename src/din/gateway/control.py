@@ -305,7 +305,7 @@ class GatewayService:
     ) -> None:
         """See ControlService."""
         artifacts, vault = self._gateway.effects.artifacts, self._gateway.effects.vault
-        if not (vault.is_encrypting if is_encrypted is None else is_encrypted):
+        if not vault.seals(is_encrypted):
             await artifacts.put(sha256, body, nbytes)
             return
         sealer = await asyncio.to_thread(vault.sealer, sha256, nbytes)

@@ -128,9 +128,7 @@ class Gateway:
             report=effects.report,
             timeouts=self.timeouts,
         )
-        self.models = ModelBook(
-            effects.store, effects.artifacts, effects.carving, lambda: self.vault.is_encrypting
-        )
+        self.models = ModelBook(effects.store, effects.artifacts, effects.carving, self.vault.seals)
         self.traces = TraceBook(self.fleet.name_of, effects.wall_clock_iso)
         self.dispatch = Dispatch(loop, self.models, self._request_tools())
         self._tasks: set[asyncio.Task[None]] = set()

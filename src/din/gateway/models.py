@@ -69,13 +69,13 @@ class ModelBook:
         store: Store,
         artifacts: ArtifactFolder,
         carving: Carving,
-        encrypts: Callable[[], bool] = lambda: False,
+        seals: Callable[[bool | None], bool] = bool,
     ) -> None:
-        """`encrypts`: whether a model is sealed whose registration does not say."""
+        """`seals`: whether a model is sealed whose registration asks so, or does not say (None)."""
         self._store = store
         self._artifacts = artifacts
         self._carving = carving
-        self._encrypts = encrypts
+        self._seals = seals
         self._deployer: Deploying | None = None
         self._records: dict[str, dict[str, ModelRecord]] = {}
         self._servings: dict[tuple[str, str], Serving] = {}
@@ -179,7 +179,8 @@ class ModelBook:
             raise TooLarge(full, hint="remove an unused one: din model remove MODEL")
         digest = hashlib.sha256(msgspec.json.encode(order, order="sorted")).hexdigest()
         for record in known.values():
-            if record.order_sha256 == digest and self._is_served(record):
+            is_kept = record.manifest.is_encrypted or not self._seals(order.encrypt)
+            if record.order_sha256 == digest and is_kept and self._is_served(record):
                 return record
         version = str(int(newest_of(known)) + 1) if known else "1"
         record = await self._build(order, version, digest, None, tenant)
@@ -225,7 +226,7 @@ class ModelBook:
     ) -> ModelRecord:
         model_id = order.model_id
         before, after = adapter_of(order.before, "before"), adapter_of(order.after, "after")
-        is_encrypted = self._encrypts() if order.encrypt is None else order.encrypt
+        is_encrypted = self._seals(order.encrypt)
         carved = await self._carve(order, memory_mib_max, is_encrypted=is_encrypted)
         made = {artifact.sha256 for part in carved.slices for artifact in part.artifacts}
         try:

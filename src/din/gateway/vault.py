@@ -44,10 +44,14 @@ class Vault:
         unless their registration says otherwise."""
         self._folder = folder
         self._is_signing = is_signing
-        self.is_encrypting = is_encrypting
+        self._is_encrypting = is_encrypting
         self.lease_ms = lease_ms
         self.has_aes: Callable[[], bool] = lambda: True
         """Whether every processor that will seal or open has instructions for AES."""
+
+    def seals(self, asked: bool | None) -> bool:
+        """Whether a model is sealed whose registration asks so; None = it does not say."""
+        return self._is_encrypting if asked is None else asked
 
     @cached_property
     def _signing(self) -> SigningKey:

@@ -126,6 +126,7 @@ def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
         warnings=record.warnings,
         notes=record.notes,
         tenant=manifest.tenant,
+        is_seal_due=not manifest.is_encrypted and gateway.vault.seals(record.order.encrypt),
     )
 
 
