@@ -42,6 +42,32 @@ def write_identity(path: Path, nbytes: int, operators: int = 1) -> Path:
     return path
 
 
+def write_convolutions(path: Path, layers: int) -> Path:
+    """A chain of 3x3 convolutions over 512 channels, as in the body of a ResNet: 9 MiB of weights
+    a layer, the same each time."""
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    shape, chance = (512, 512, 3, 3), np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(chance.standard_normal(shape, np.float32), f"w{number}")
+        for number in range(layers)
+    ]
+    nodes = [
+        helper.make_node("Conv", [f"x{number}", f"w{number}"], [f"x{number + 1}"], pads=[1] * 4)
+        for number in range(layers)
+    ]
+    infos: list[Any] = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 512, 14, 14])
+        for name in ("x0", f"x{layers}")
+    ]
+    graph = helper.make_graph(nodes, "convolutions", infos[:1], infos[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(model, str(path))
+    return path
+
+
 def session_of(model: Path | bytes) -> Any:
     """An ONNX Runtime session with the settings of every contender."""
     import onnxruntime
