@@ -29,8 +29,8 @@ Count = Annotated[int, Meta(ge=0, le=4096)]
 Mebibytes = Annotated[int, Meta(ge=0, le=2**24)]
 Pattern = Annotated[str, Meta(min_length=1, max_length=64)]
 Patterns = Annotated[tuple[Pattern, ...], Meta(max_length=32)]
-NodeName = Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$")]
-Label = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+NodeName = Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?\Z")]
+Label = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")]
 
 
 class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

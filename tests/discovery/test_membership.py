@@ -415,3 +415,15 @@ def test_the_cluster_has_a_limit(monkeypatch: pytest.MonkeyPatch, play: Play) ->
 def test_the_table_knows_every_status() -> None:
     assert set(TRANSITIONS) == {"joining", "ready", "suspect", "lost", "draining"}
     assert all(set(row.values()) <= set(TRANSITIONS) for row in TRANSITIONS.values())
+
+
+def test_a_name_that_is_kept_for_another_is_not_given_while_that_one_is_away() -> None:
+    play = Play()
+    play.membership.keep_names(lambda name: {"edge": NODE_B}.get(name, ""))
+    (renamed,) = [
+        each for each in play.do(NodeRegistered(profile())) if isinstance(each, RenameNode)
+    ]
+    assert (renamed.node_id, renamed.name) == (NODE_A, "edge-0000")
+    assert f"taken by node {NODE_B}" in renamed.warning
+    play.do(NodeRegistered(profile(NODE_B)))
+    assert play.membership.name(NODE_B) == "edge"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from din.domain.enrolment import JoinOrder
 from din.domain.trust import Caller, PeerName, parse_peer_name
 from din.errors import Denied
 
@@ -40,3 +42,21 @@ def test_admin_holds_every_scope_and_others_only_their_own() -> None:
     assert infer_only.may("infer")
     assert not infer_only.may("models:write")
     assert not Caller(kind="stranger").may("infer")
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("node_id", "00000000000000aa\n"),
+        ("token_id", "0000000a\n"),
+        ("secret", "A" * 22 + "\n"),
+        ("name", "edge\n"),
+        ("name", "\x1b[2J"),
+        ("name", "../edge"),
+    ],
+)
+def test_what_joins_says_ids_and_names_and_nothing_around_them(field: str, text: str) -> None:
+    order = {"token_id": "0000000a", "secret": "A" * 22, "request": "", "node_id": "0" * 16}
+    assert msgspec.convert(order, JoinOrder).name == ""
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({**order, field: text}, JoinOrder)

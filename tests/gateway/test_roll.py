@@ -187,8 +187,25 @@ def test_a_joined_node_is_found_by_name_id_and_beginning(tmp_path: Path) -> None
         assert desk.roll.find("ff") == "ff" * 8
         with pytest.raises(NotFound, match="no node 'edge-3'"):
             desk.roll.find("edge-3")
-        await desk.roll.bind(OTHER_ID, Binding(KEY, "edge-1"))
+        await desk.roll.bind("ff" * 7 + "ee", Binding(KEY, "edge-4"))
         with pytest.raises(Conflict, match="means 2 nodes"):
-            desk.roll.find("edge-1")
+            desk.roll.find("ffff")
+
+    at_desk(tmp_path, story)
+
+
+def test_a_name_stays_with_the_machine_that_joined_with_it(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await desk.roll.bind(NODE_ID, BOUND)
+        await desk.roll.bind(OTHER_ID, Binding(OTHER_KEY, "edge-1"))
+        for roll in (desk.roll, await reread(desk)):
+            assert roll.owner_of("edge-1") == NODE_ID
+            assert roll.find("edge-1") == NODE_ID
+            assert roll.owner_of("edge-1-0000") == OTHER_ID
+        await desk.roll.bind(NODE_ID, replace(BOUND, name="edge-2"))
+        assert (desk.roll.owner_of("edge-1"), desk.roll.owner_of("edge-2")) == ("", NODE_ID)
+        await desk.roll.revoke(NODE_ID, "edge-2")
+        for roll in (desk.roll, await reread(desk)):
+            assert roll.owner_of("edge-2") == ""
 
     at_desk(tmp_path, story)

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -188,3 +189,18 @@ def test_the_file_is_plain_json(tmp_path: Path) -> None:
     identity = start(tmp_path)
     stored = json.loads((tmp_path / IDENTITY_FILE).read_text())
     assert stored["node_id"] == identity.node_id
+
+
+def test_no_file_that_somebody_put_there_takes_a_secret_in(tmp_path: Path) -> None:
+    """Where others may make files, as in /tmp, a key is saved to a file of our own all the same."""
+    elsewhere, target = tmp_path / "elsewhere", tmp_path / "root.key"
+    temporary = tmp_path / f".root.key.{os.getpid()}.new"
+    for trap in (lambda: temporary.symlink_to(elsewhere), lambda: temporary.touch(0o666)):
+        trap()
+        caught = os.open(temporary, os.O_RDONLY | os.O_CREAT)
+        write_atomically(target, b"secret", mode=0o600)
+        assert os.read(caught, 6) == b""
+        os.close(caught)
+        assert stat.S_IMODE(target.stat().st_mode) == 0o600
+        assert target.read_bytes() == b"secret"
+    assert elsewhere.read_bytes() == b""

@@ -29,6 +29,7 @@ comes up. Nothing scans the fleet.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -90,6 +91,10 @@ class Membership:
         self._now_ms = 0
         self._amnesty_ms = 0
         self._out: list[MembershipInstruction] = []
+
+    def keep_names(self, owner_of: Callable[[str], str]) -> None:
+        """Names that belong to a node also while it is away; see Names."""
+        self._names.owner_of = owner_of
 
     @property
     def schedule(self) -> BeatSchedule:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 
 from din.domain.node import NodeId
+
+
+def _nobody(_: str) -> str:
+    return ""
 
 
 class Names:
     """Who holds which name. The suffix is taken from the node id, so it survives restarts."""
 
     def __init__(self) -> None:
+        self.owner_of: Callable[[str], str] = _nobody
+        """Id of the node that a name is kept for while it is away; empty for none."""
         self._holders: dict[str, NodeId] = {}
         self._names: dict[NodeId, str] = {}
 
     def give(self, node_id: NodeId, asked: str) -> tuple[str, str]:
         """The node's name and, when it differs from the one asked for, a warning for people."""
         self.release(node_id)
-        name = next(each for each in _candidates(node_id, asked) if each not in self._holders)
+        name = free_name(node_id, asked, self._owner)
         self._holders[name] = node_id
         self._names[node_id] = name
         return name, "" if name == asked else self._warning(asked, name)
@@ -29,11 +35,19 @@ class Names:
         if name is not None:
             del self._holders[name]
 
+    def _owner(self, name: str) -> str:
+        return self._holders.get(name) or self.owner_of(name)
+
     def _warning(self, asked: str, name: str) -> str:
         return (
-            f"the name {asked!r} is taken by node {self._holders[asked]}; this node is called "
+            f"the name {asked!r} is taken by node {self._owner(asked)}; this node is called "
             f"{name!r}: start it with another --name to choose"
         )
+
+
+def free_name(node_id: NodeId, asked: str, owner_of: Callable[[str], str]) -> str:
+    """The name itself, or a longer one, so that it is nobody else's."""
+    return next(each for each in _candidates(node_id, asked) if owner_of(each) in ("", node_id))
 
 
 def _candidates(node_id: NodeId, asked: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 TokenState = Literal["open", "used", "expired"]
 Pem = Annotated[str, Meta(max_length=4096)]
 Word = Annotated[str, Meta(max_length=64)]
-NodeIdText = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$")]
+NodeIdText = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 TOKEN_TTL_S: int = 15 * 60
 TOKEN_TTL_S_MAX: int = 7 * 24 * 3600
@@ -61,12 +61,12 @@ class TokenList(Struct, frozen=True, kw_only=True):
 class JoinOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """POST /api/v1/trust/join."""
 
-    token_id: Annotated[str, Meta(pattern=r"^[0-9a-f]{8}$")]
-    secret: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{22}$")]
+    token_id: Annotated[str, Meta(pattern=r"^[0-9a-f]{8}\Z")]
+    secret: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{22}\Z")]
     request: Pem
     """PKCS 10, PEM."""
     node_id: NodeIdText
-    name: Word = ""
+    name: Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?\Z")] = ""
 
     def __repr__(self) -> str:
         return f"JoinOrder(token_id={self.token_id!r}, node_id={self.node_id!r})"

@@ -143,6 +143,7 @@ class Gateway:
         """Deploy what the store knows and keep it deployed."""
         await self.drains.load()
         await self.roll.load()
+        self.effects.membership.keep_names(self.roll.owner_of)
         await self.labels.load()
         await self.models.load()
         self._spawn(self.deployer.run())

@@ -33,7 +33,9 @@ def normal_model_id(text: str) -> str:
 def id_of(name_or_id: str, names: Mapping[str, str], where: str) -> str:
     """The node meant by a name, an id or the unique beginning of an id; `names` by id. Raises
     NotFound or Conflict."""
-    found = [each for each, name in names.items() if name_or_id in (name, each)]
+    if name_or_id in names:
+        return name_or_id  # an id is one node's, however others call themselves
+    found = [each for each, name in names.items() if name_or_id == name]
     found = found or [each for each in names if name_or_id and each.startswith(name_or_id)]
     if len(found) > 1:
         shown = ", ".join(f"{each} ({names[each]})" for each in sorted(found)[:4])

@@ -3,6 +3,9 @@
     trust/nodes/<node id>      the key that holds the id, name and labels given at the join
     trust/revoked/<node id>    its name and when; there is no way back for this id
 
+A machine keeps the name of its join while it is away: commands mean nodes by name, those that give
+labels as well, and nobody shall get what was meant for another by saying his name.
+
 Kept in memory whole, since every registration and beat asks; the store makes it outlast restarts.
 """
 
@@ -15,7 +18,8 @@ import msgspec
 from msgspec import Struct
 
 from din.config import is_loopback
-from din.domain.node import NodeProfile
+from din.discovery.names import free_name
+from din.domain.node import NodeId, NodeProfile
 from din.domain.trust import Peer
 from din.errors import Busy, Conflict, Denied
 from din.gateway.names import id_of
@@ -60,6 +64,8 @@ class Roll:
         self._now_ms = now_ms
         self._bound: dict[str, Binding] = {}
         self._revoked: dict[str, Revoked] = {}
+        self._owners: dict[str, str] = {}
+        """Name -> id of the machine that joined with it."""
 
     async def load(self) -> None:
         """Read what the store holds. Once, before the first question."""
@@ -69,6 +75,9 @@ class Roll:
         for entry in await self._store.list(_REVOKED):
             revoked = msgspec.json.decode(entry.value, type=Revoked)
             self._revoked[entry.key.removeprefix(_REVOKED)] = revoked
+        for node_id, binding in self._bound.items():
+            if binding.name and node_id not in self._revoked:
+                self._owners[binding.name] = node_id
 
     # What is asked.
 
@@ -80,6 +89,11 @@ class Roll:
     def binding(self, node_id: str) -> Binding | None:
         """The key that holds an id; None when no machine has joined with it."""
         return self._bound.get(node_id)
+
+    def owner_of(self, name: str) -> str:
+        """Id of the machine that joined under a name and was not thrown out; empty for none."""
+        owner = self._owners.get(name, "")
+        return "" if owner in self._revoked else owner
 
     def thrown_out(self) -> tuple[str, ...]:
         """Ids of nodes that were revoked of late: certificates of the others have ended, so that
@@ -135,16 +149,25 @@ class Roll:
     # What changes it.
 
     async def bind(self, node_id: str, binding: Binding) -> None:
-        """Give an id to a key. Raises Denied when another key holds it or it was thrown out."""
+        """Give an id to a key, and a name that is nobody else's. Raises Denied when another key
+        holds the id or it was thrown out."""
         self.check_free(node_id, binding.key_sha256)
-        if node_id in self._bound:
+        before = self._bound.get(node_id)
+        if binding.name:
+            name = free_name(NodeId(node_id), binding.name, self.owner_of)
+            binding = msgspec.structs.replace(binding, name=name)
+        if before is not None:
             await self._store.put(_NODES + node_id, msgspec.json.encode(binding))
         else:
             try:
                 await self._store.put(_NODES + node_id, msgspec.json.encode(binding), if_rev=0)
             except Conflict:
                 raise _held(node_id) from None
+        if before is not None and self._owners.get(before.name) == node_id:
+            del self._owners[before.name]
         self._bound[node_id] = binding
+        if binding.name:
+            self._owners[binding.name] = node_id
 
     async def take_labels(self, node_id: str, names: Collection[str]) -> None:
         """Take back labels that a machine got with its token: they stay away until it joins

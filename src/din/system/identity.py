@@ -136,7 +136,9 @@ def write_together(contents: Mapping[Path, bytes], *, mode: int = 0o644) -> None
     try:
         for path, content in contents.items():
             temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            with suppress(FileNotFoundError):
+                temporary.unlink()  # of a process that died, or put there by somebody else
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             numbers.append(os.open(temporary, flags, mode))
             temporaries[path] = temporary
             with open(numbers[-1], "wb", closefd=False) as file:
