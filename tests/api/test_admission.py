@@ -119,6 +119,8 @@ def test_a_key_opens_what_its_scope_names_in_both_halves(tmp_path: Path) -> None
             error = error_of(answer)
             assert (answer.status, error["code"]) == (403, "DIN-700")
             assert "needs scope" in error["message"]
+            needed = "metrics:read" if asked is NODES else "infer"
+            assert f"din key create NAME --scope {needed} --save FILE" in error["hint"]
             assert "holds infer" in error["message"] or "holds metrics:read" in error["message"]
         assert play.desk.counted == {"scope": 3}
 

@@ -92,6 +92,18 @@ def test_up_starts_both_says_where_and_down_stops_both(run: Run, state: Path, po
     assert (nothing.exit_code, nothing.stdout) == (0, "")
 
 
+def test_up_tells_when_machines_that_came_before_cannot_reach_it(
+    run: Run, state: Path, port: int
+) -> None:
+    assert "other machines" not in run("up", "--no-node", "--port", str(port)).stderr
+    assert run("down").exit_code == 0
+    (state / "trust").mkdir(mode=0o700, exist_ok=True)
+    (state / "trust" / "ca.pem").write_text("of a gateway that ran with --host")
+    told = run("up", "--no-node", "--port", str(port))
+    assert "din down, then din up --host ADDRESS" in told.stderr
+    assert run("down").exit_code == 0
+
+
 def test_up_without_a_node_tells_how_to_start_one(run: Run, state: Path, port: int) -> None:
     told = run("up", "--no-node", "--port", str(port))
     assert told.stderr.endswith(
@@ -382,6 +394,10 @@ def test_two_commands_do_not_start_programs_of_one_directory_at_once(tmp_path: P
         ),
         ('{"event":"multicast_found_nothing"}', STILL_LOOKING),
         ("not a line of ours", STILL_LOOKING),
+        (
+            '{"event":"not_joined","reason":"the node was revoked","hint":"join anew"}',
+            "it has not joined yet: the node was revoked; join anew",
+        ),
     ],
 )
 def test_a_detached_node_tells_whom_it_joined_since_its_start(last: str, words: str) -> None:

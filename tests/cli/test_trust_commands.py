@@ -57,7 +57,15 @@ def test_without_flags_a_token_lasts_a_quarter_of_an_hour(fake: FakeGateway, run
 
 
 @pytest.mark.parametrize(
-    "words", [("--ttl", "soon"), ("--ttl", "-1s"), ("--label", "line"), ("--label", "=4")]
+    "words",
+    [
+        ("--ttl", "soon"),
+        ("--ttl", "-1s"),
+        ("--ttl", "8d"),
+        ("--ttl", "0s"),
+        ("--label", "line"),
+        ("--label", "=4"),
+    ],
 )
 def test_what_cannot_be_meant_asks_no_gateway(
     words: tuple[str, ...], fake: FakeGateway, run: Run
@@ -83,6 +91,8 @@ def test_tokens_are_listed_without_secrets(fake: FakeGateway, run: Run) -> None:
     fake.routes["GET", TOKENS] = document(TokenList(items=items))
     done = run("token", "list")
     assert done.exit_code == 0
+    # A span of life is told where there is one.
+    assert done.stdout.splitlines()[2].split() == ["0badcafe", "used", "-", "-", "ab" * 8]
     for words in ("434d5aaa", "open", "line=4", "0badcafe", "used", "ab" * 8):
         assert words in done.stdout
     assert run("token", "list", "-o", "name").stdout == "434d5aaa\n0badcafe\n"

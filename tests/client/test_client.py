@@ -199,6 +199,17 @@ def test_no_gateway_is_said_with_its_address_and_what_to_do() -> None:
     assert "din up" in caught.value.hint
 
 
+def test_a_silent_gateway_elsewhere_is_looked_for_there_and_not_started_here() -> None:
+    # 0.0.0.0 is no loopback by its name, and this machine by its route: nothing leaves it.
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"https://0.0.0.0:{probe.getsockname()[1]}"
+        with din.Client(url) as client, pytest.raises(Unreachable) as caught:
+            client.nodes()
+    assert "firewall" in caught.value.hint
+    assert "start one" not in caught.value.hint
+
+
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:99999", "http://x:port"])
 def test_a_url_that_cannot_be_meant_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="is not usable"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -104,12 +104,12 @@ def authority_in(folder: Path) -> Authority:
     return open_authority(folder, "default", datetime.now(UTC))
 
 
-def issued(folder: Path, authority: Authority, role: Role) -> ssl.SSLContext:
+def issued(folder: Path, authority: Authority, role: Role, *, age_days: int = 0) -> ssl.SSLContext:
     """A server's context with a certificate of this role."""
     key = load_key(new_key_pem())
     name = PeerName("default", role, "00000000000000aa")
     path = folder / "server.pem"
-    made = authority.issue(key.public_key(), name, datetime.now(UTC))
+    made = authority.issue(key.public_key(), name, datetime.now(UTC) - timedelta(days=age_days))
     path.write_bytes(pem_of_key(key) + made)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(path)
@@ -147,8 +147,18 @@ def test_a_gateway_is_known_by_its_authority_under_any_address(tmp_path: Path) -
 def test_another_authority_is_refused_and_gets_no_key(tmp_path: Path) -> None:
     context = issued(tmp_path, authority_in(tmp_path / "rogue"), "gateway")
     with served_by_tls(context) as (url, fake):
-        with pytest.raises(Denied, match="does not show a certificate that counts"):
+        with pytest.raises(Denied, match="does not show a certificate that counts") as caught:
             asked(url, authority_in(tmp_path / "trust"), tmp_path)
+        assert "--ca FILE (ca_file= in Python)" in caught.value.hint
+        assert fake.seen == []
+
+
+def test_a_certificate_that_is_not_of_today_asks_for_the_clocks(tmp_path: Path) -> None:
+    authority = authority_in(tmp_path / "trust")
+    with served_by_tls(issued(tmp_path, authority, "gateway", age_days=3)) as (url, fake):
+        with pytest.raises(Denied, match="certificate has expired") as caught:
+            asked(url, authority, tmp_path)
+        assert "date -u" in caught.value.hint
         assert fake.seen == []
 
 

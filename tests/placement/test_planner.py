@@ -337,6 +337,14 @@ def test_a_split_that_wins_pays():
     assert found.verdict.startswith("the split pays: 90.0 ms whole")
 
 
+def test_where_nothing_crosses_between_nodes_no_split_is_said_to_pay():
+    slices = [part(0), part(1)]
+    plan = plan_deployment(slices, EDGES, [node(1)], random=Random(1), replicas=1)
+    times = {("s0", node_id(1)): 10.0, ("s1", node_id(1)): 10.0}
+    found = compare_split(slices, EDGES, plan.placements, table_times(times))
+    assert found.verdict == "nothing crosses between nodes: 20.0 ms on n1"
+
+
 def test_what_was_not_measured_has_no_figure_and_no_verdict():
     found = split_on_two_nodes({("s0", node_id(1)): 10.0})
     assert (found.whole_ms, found.split_ms, found.is_split_refused) == (None, None, None)

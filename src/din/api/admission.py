@@ -20,7 +20,7 @@ from din.access.scopes import NODE, OPEN, Needs, is_allowed, words_of
 from din.api.limits import FrontLimits
 from din.api.post import BODY_UNLIMITED, Post, PostKind, Target
 from din.config import is_loopback
-from din.domain.trust import Caller, Peer, Scope
+from din.domain.trust import SCOPES, Caller, Peer, Scope
 from din.errors import Denied, Limited, Unauthenticated
 from din.gateway.keys import Held, KeyBook, Refusal
 
@@ -35,8 +35,7 @@ _NONE: Final[frozenset[Scope]] = frozenset()
 _EVERY: Final[frozenset[Scope]] = frozenset({"admin"})
 _BEARER: Final = b"bearer "
 _SHOW_ONE: Final = (
-    "send `Authorization: Bearer din_...`; the CLI takes --key-file FILE, DIN_API_KEY_FILE or "
-    "DIN_API_KEY; `din key create` on the gateway's machine makes one"
+    "send `Authorization: Bearer din_...`; commands take --key-file FILE or DIN_API_KEY_FILE"
 )
 
 _BE_LOCAL: Final = (
@@ -45,6 +44,13 @@ _BE_LOCAL: Final = (
 )
 _JOIN_ANEW: Final = "that machine may join anew, with an empty state directory: din node join TOKEN"
 _RENEW: Final = "the node renews it by itself; where that fails, join it with a token"
+
+
+def _make_one(needs: Needs) -> str:
+    """How a key that may do this is made."""
+    scope = next((each for each in needs if each in SCOPES), "SCOPE")
+    command = f"din key create NAME --scope {scope} --save FILE"
+    return f"on the gateway's machine, or with an admin's key: {command}"
 
 
 def _nobody(_node_id: str) -> str:
@@ -111,7 +117,7 @@ class Admission:
         who = f"API key {caller.name}" if caller.kind == "key" else f"{caller.kind} {caller.name}"
         return Denied(
             f"{who} may not do this: it needs scope {words_of(needs)}, and holds {held}",
-            hint="make a key that has it: din key create NAME --scope SCOPE",
+            hint=_make_one(needs),
         )
 
 
@@ -272,7 +278,8 @@ class Visitor:
         scope = words_of(needs)
         which = "" if scope == "any" else f" with scope {scope}"
         told = Refusal("missing", f"this needs an API key{which}")
-        raise admission.refuse(caller, told, target, is_guess=False)
+        hint = f"{_SHOW_ONE}; {_make_one(needs)}"
+        raise admission.refuse(caller, told, target, is_guess=False, hint=hint)
 
     def _take(self, bucket: TokenBucket) -> None:
         wait_ms = bucket.take(self._admission.clock_ms())

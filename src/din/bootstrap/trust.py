@@ -69,7 +69,11 @@ class GatewayTrust:
         for context in self._contexts:
             take_new_certificate(context, self.files)
         self._began_ms, self._named_hosts = now_ms, hosts
-        self._report("certificate taken", name=self.name.uri, ends=str(now + CERTIFICATE_LIFE))
+        self._report(
+            "certificate taken",
+            name=self.name.uri,
+            ends=(now + CERTIFICATE_LIFE).isoformat(timespec="seconds"),
+        )
         return True
 
     async def keep_fresh(self) -> None:

@@ -259,7 +259,8 @@ def _check_network(config: NodeConfig) -> None:
         return
     raise UsageError(
         f"host {config.host} is not loopback, and this node has no certificate for it",
-        hint="join first (din node join TOKEN), or accept plain text with --insecure-network",
+        hint="join first (din node join - --gateway https://HOST:8443), or accept plain text with "
+        "--insecure-network",
     )
 
 

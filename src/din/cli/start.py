@@ -33,6 +33,8 @@ class _LogEntry(Struct):
     event: str = ""
     gateway: str = ""
     how: str = ""
+    reason: str = ""
+    hint: str = ""
 
 
 def check_ports(config: GatewayConfig) -> None:
@@ -71,7 +73,7 @@ def start_gateway(**flags: Any) -> None:
         "din node start --name edge-1",
         "din node start --name edge-gpu-01 --device-type x86_64-cuda11.8-trt8.6 --cpu-cores 8 "
         "--gpu-memory 6144 --temp-sensor /sys/class/hwmon/hwmon0/temp1_input --port 8080",
-        "din node start --name edge-2 --gateway http://10.0.0.5:8000 --label line=4 --detach",
+        "din node start --name edge-2 --gateway https://10.0.0.5:8443 --label line=4 --detach",
     ),
 )
 @node_options
@@ -106,6 +108,9 @@ def joining_words(log_lines: Sequence[str], cluster: str) -> str:
             continue
         if entry.event == "joined":
             return f"it joined {entry.gateway}, {entry.how}"
+        if entry.event == "not_joined":
+            hint = f"; {entry.hint}" if entry.hint else ""
+            return f"it has not joined yet: {entry.reason}{hint}"
         if entry.event == "started":
             break
     return f"it still looks for a gateway of cluster {cluster}; its log says what it tries"

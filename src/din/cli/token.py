@@ -13,21 +13,34 @@ from din.cli.frame import Command, gateway_option, output_option, say
 from din.cli.options import pairs
 from din.cli.quantities import parse_duration_s
 from din.client.client import decode_answer
-from din.domain.enrolment import TOKEN_TTL_S, CreateToken, NewToken, TokenList, TokenView
-from din.errors import Denied
+from din.domain.enrolment import (
+    TOKEN_TTL_S,
+    TOKEN_TTL_S_MAX,
+    CreateToken,
+    NewToken,
+    TokenList,
+    TokenView,
+)
+from din.errors import Denied, UsageError
 
 TOKENS_PATH: Final = "/api/v1/trust/tokens"
-COLUMNS: Final[tuple[Column[TokenView], ...]] = (
-    Column("ID", lambda token: token.id),
-    Column("STATE", lambda token: token.state),
-    Column("EXPIRES IN", lambda token: duration(token.expires_in_s * 1000), is_number=True),
-    Column("LABELS", lambda token: _labels(token) or UNKNOWN),
-    Column("USED BY", lambda token: token.used_by or UNKNOWN),
-)
 
 
 def _labels(token: TokenView) -> str:
     return ",".join(f"{name}={text}" for name, text in token.labels.items())
+
+
+def _expires_in(token: TokenView) -> str:
+    return duration(token.expires_in_s * 1000) if token.state == "open" else UNKNOWN
+
+
+COLUMNS: Final[tuple[Column[TokenView], ...]] = (
+    Column("ID", lambda token: token.id),
+    Column("STATE", lambda token: token.state),
+    Column("EXPIRES IN", _expires_in, is_number=True),
+    Column("LABELS", lambda token: _labels(token) or UNKNOWN),
+    Column("USED BY", lambda token: token.used_by or UNKNOWN),
+)
 
 
 @click.command(
@@ -53,7 +66,10 @@ def create_token(
     ttl: str | None, labels: tuple[str, ...], gateway: str | None, output: str
 ) -> None:
     """Make a token by which one machine may join. It is shown once, and is a secret."""
-    ttl_s = parse_duration_s("--ttl", ttl) or TOKEN_TTL_S
+    asked_s = parse_duration_s("--ttl", ttl)
+    ttl_s = TOKEN_TTL_S if asked_s is None else asked_s
+    if not 1 <= ttl_s <= TOKEN_TTL_S_MAX:
+        raise UsageError(f"--ttl is {ttl!r}", hint="a join token works for 1s to 7d")
     order = CreateToken(ttl_s=ttl_s, labels=pairs("--label", labels))
     with ask(gateway) as client:
         answer = client.call("POST", TOKENS_PATH, msgspec.json.encode(order), is_idempotent=False)

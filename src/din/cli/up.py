@@ -49,6 +49,11 @@ def up(no_node: bool, foreground: bool, **flags: Any) -> None:
     click.echo(url)
     if config.is_tls:
         show_new_token(url)
+    elif not config.insecure_network and (Path(config.state_dir) / "trust" / "ca.pem").is_file():
+        say(
+            "other machines could join before, and cannot reach this gateway: "
+            "din down, then din up --host ADDRESS"
+        )
     say(f"next: {_node_command(url) if no_node else _model_command(url)}")
 
 

@@ -37,10 +37,11 @@ class Credentials(Struct, frozen=True):
         plain text."""
         if not self.key:
             return {}
-        if scheme != "https" and not _is_here(host):
+        if scheme != "https" and not is_here(host):
             raise Denied(
                 f"the API key would go to {host} in plain text",
-                hint="name the gateway as https://..., with its authority (--ca FILE)",
+                hint="name the gateway as https://..., with its authority: --ca FILE (ca_file= in "
+                "Python)",
             )
         return {"Authorization": f"Bearer {self.key}"}
 
@@ -87,7 +88,8 @@ def _read(path: str | os.PathLike[str], what: str) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _is_here(host: str) -> bool:
+def is_here(host: str) -> bool:
+    """Whether a host is this machine's loopback."""
     try:
         return ip_address(host.partition("%")[0]).is_loopback
     except ValueError:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from din.client.credentials import Credentials
+from din.client.credentials import Credentials, is_here
 from din.errors import (
     Conflict,
     DeadlineExceeded,
@@ -41,6 +41,18 @@ _BY_STATUS: Final[dict[int, type[DinError]]] = {
     409: Conflict,
     504: DeadlineExceeded,
 }
+_START_ONE: Final = "start one with `din up`, or name another with --gateway or DIN_GATEWAY"
+_LOOK_THERE: Final = (
+    "is the address right, does `din up --host` run there, and does a firewall let its TLS port "
+    "(8443 unless told otherwise) through?"
+)
+_GIVE_CA: Final = (
+    "give the authority of its cluster, trust/ca.pem of the gateway's state directory: --ca FILE "
+    "(ca_file= in Python), or DIN_CA_FILE"
+)
+_OF_CLOCKS: Final = (9, 10)
+"""OpenSSL: a certificate is not yet valid, or has expired."""
+_SET_CLOCK: Final = "certificates count by the clock: compare `date -u` on both machines"
 NO_CREDENTIALS: Final = Credentials()
 Body = bytes | Sequence[bytes | memoryview] | Callable[[], Iterable[bytes]]
 """Bytes, pieces, or a maker of pieces (called again when the request is sent again)."""
@@ -180,18 +192,18 @@ class Connection:
         if error.__class__.__name__ == "SSLCertVerificationError":  # ssl is imported for https only
             return Denied(
                 f"{self.url} does not show a certificate that counts: {error}",
-                hint="give the authority of its cluster: --ca FILE, or DIN_CA_FILE",
+                hint=_SET_CLOCK if getattr(error, "verify_code", 0) in _OF_CLOCKS else _GIVE_CA,
             )
         if error.__class__.__name__ == "SSLError":
             return Unreachable(
                 f"what answers at {self.url} does not speak TLS: {error}",
                 hint="an http:// gateway is on this machine only; others listen on port 8443",
             )
-        is_late = isinstance(error, TimeoutError)
+        is_late, host = isinstance(error, TimeoutError), urlsplit(self.url).hostname or ""
         reason = f"in {self._connect_ms / 1000:g} s" if is_late else f"({error.strerror or error})"
         return Unreachable(
             f"no gateway answered at {self.url} {reason}",
-            hint="start one with `din up`, or name another with --gateway or DIN_GATEWAY",
+            hint=_START_ONE if is_here(host) else _LOOK_THERE,
         )
 
     def _died(self, error: Exception) -> Unreachable:

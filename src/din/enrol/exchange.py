@@ -106,7 +106,7 @@ def _reason(error: Exception) -> str:
 
 def _hint(error: Exception) -> str:
     is_cut = isinstance(error, (ssl.SSLError, ConnectionError, http.client.RemoteDisconnected))
-    text = "a gateway breaks off when a certificate is of another authority"
+    text = "is that a gateway's TLS port (8443 unless told otherwise), and of this token's cluster?"
     return text if is_cut else ""
 
 

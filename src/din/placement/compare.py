@@ -124,6 +124,8 @@ def _verdict(
         f"{whole_ms:.1f} ms whole on {node}, {split_ms:.1f} ms split "
         f"({transfer_ms:.1f} of it estimated for transfers)"
     )
+    if whole_ms == split_ms and not transfer_ms:
+        return f"nothing crosses between nodes: {split_ms:.1f} ms on {node}"
     if whole_ms < split_ms:
         return f"DIN would refuse to split: {figures}"
     return f"the split pays: {figures}"

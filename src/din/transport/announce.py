@@ -71,7 +71,7 @@ class Announcer:
                 self._report("announce_failed", reason=self.failure)
             return self.failure
         self.failure = self._reported = None
-        self._report("announced", cluster=self._cluster, addresses=list(addresses))
+        self._report("announced", cluster=self._cluster, addresses=", ".join(addresses))
         return None
 
     async def refresh(self) -> None:

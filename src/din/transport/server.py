@@ -173,14 +173,16 @@ class LinkServer:
         except OSError:
             sock.close()  # it was gone before it was greeted
             return
-        visitor = _Visitor(str(who or "a local process"), sock.family == socket.AF_UNIX)
+        visitor = _Visitor(
+            f"{who[0]}:{who[1]}" if who else "a local process", sock.family == socket.AF_UNIX
+        )
         late = partial(
             self._on_failed, visitor, f"no handshake within {self._limits.handshake_ms} ms"
         )
         visitor.timer = self._loop.call_later(self._limits.handshake_ms / 1000, late)
         gone = self._visitors.enter(visitor, str(who[0]) if who else "")
         if gone is not None:
-            self._refusals.refused("too many unfinished handshakes", peer=gone.who,
+            self._refusals.refused("too many unfinished handshakes", address=gone.who,
                                    handshakes_max=self._limits.handshakes_max)  # fmt: skip
             self._drop(gone)
         if self._tls is None or visitor.is_local:
@@ -218,7 +220,7 @@ class LinkServer:
         if visitor in self._visitors:
             said = visitor.hello.node_id if visitor.hello is not None else ""
             proven = visitor.name.id if visitor.name is not None else ""
-            peer = said or proven or visitor.who
+            peer = said or proven or "unknown"
             self._refusals.refused(reason, peer=peer, address=visitor.who)
             self._drop(visitor)
 
