@@ -1,4 +1,4 @@
-"""What may be written down of a change: bounded, and without secrets."""
+"""What may be written down of a change, bounded, and what may be said: both without secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SECRET_NAME: Final = re.compile(
     r"(?i)secret|token(?!_id)|passw|authorization|api.?key|private|csr|^key$"
 )
 _SECRET_TEXT: Final = re.compile(
-    r"(din_[0-9a-f]{8}|DIN1\.[0-9a-fA-F]{64}\.[0-9a-f]{8})\.[A-Za-z0-9_-]{20,}"
+    r"(din_[0-9a-f]{8}|DIN1\.[0-9a-fA-F]{8,64}\.[0-9a-f]{8})\.[A-Za-z0-9_-]{16,}"
     r"|-----BEGIN[^-]{0,40}PRIVATE KEY-----.*",
     re.DOTALL,
 )
@@ -31,9 +31,14 @@ def redacted(facts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def without_secrets(text: str) -> str:
+    """A text in which keys and tokens have lost their secrets."""
+    return _SECRET_TEXT.sub(lambda found: f"{found.group(1) or ''}.{HIDDEN}", text)
+
+
 def redacted_text(text: str) -> str:
     """One text without secrets, cut where it is too long."""
-    shown = _SECRET_TEXT.sub(lambda found: f"{found.group(1) or ''}.{HIDDEN}", text)
+    shown = without_secrets(text)
     return shown if len(shown) <= TEXT_CHARACTERS_MAX else shown[:TEXT_CHARACTERS_MAX] + "…"
 
 

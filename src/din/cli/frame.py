@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, NoReturn, TypeVar
 
 import click
 
+from din.access.redaction import without_secrets
 from din.errors import DinError, Internal
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -196,23 +197,27 @@ def _tell_misuse(error: click.ClickException) -> int:
         hint = f"see '{error.ctx.command_path} --help'"
         if isinstance(error, click.NoSuchOption) and isinstance(error.ctx.command, LazyGroup):
             hint = f"options stand behind the whole command; {hint}"
-    click.echo(f"error: {printable(message)}", err=True)
-    if hint:
-        click.echo(f"hint: {printable(hint)}", err=True)
+    _say_wrong(message, hint)
     return 2
+
+
+def _say_wrong(message: str, hint: str) -> None:
+    """An error may repeat what was typed, and a key or a token stands easily in a wrong place."""
+    click.echo(f"error: {printable(without_secrets(message))}", err=True)
+    if hint:
+        click.echo(f"hint: {printable(without_secrets(hint))}", err=True)
 
 
 def tell(error: DinError, cause: BaseException | None = None) -> int:
     """Print an error as people see it; its exit code comes back."""
-    click.echo(f"error: {printable(error.message)}", err=True)
-    if error.hint:
-        click.echo(f"hint: {printable(error.hint)}", err=True)
+    _say_wrong(error.message, error.hint)
     if verbosity() > 0:
         click.echo(f"code: {error.code}", err=True)
         if cause is not None:
             import traceback  # a start without faults does not pay for it
 
-            click.echo("".join(traceback.format_exception(cause)), err=True)
+            story = "".join(traceback.format_exception(cause))
+            click.echo(printable(without_secrets(story)), err=True)
     return error.exit_code
 
 
