@@ -16,6 +16,7 @@ import pytest
 
 HOME: Final = "/mnt"
 """Of every machine; mounted for its processes only."""
+LOG_CHARACTERS: Final = 8000
 _ENTER: Final = 'mount --bind "$1" "$2"; hostname "$3"; cd "$2"; exec sh -c "$4"'
 _SEPARATE: Final = ("unshare", "--mount", "--uts", "--propagation", "private")
 
@@ -59,7 +60,7 @@ class Machine:
 
     def logs(self) -> str:
         found = sorted((self.folder / ".local").rglob("*.log"))
-        return "".join(f"-- {each}\n{each.read_text()[-3000:]}" for each in found)
+        return "".join(f"-- {each}\n{each.read_text()[-LOG_CHARACTERS:]}" for each in found)
 
     def open_ports(self) -> set[tuple[str, int]]:
         """(`tcp` or `udp`, port) that others in the network may come to."""

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from din.client import Client
+from tests.road.conftest import FAILED
 from tests.road.islands import islands
 from tests.road.machines import Machine
 from tests.road.processes import wait_for
@@ -66,7 +67,7 @@ class Town(NamedTuple):
 
 
 @pytest.fixture
-def town(tmp_path: Path) -> Iterator[Town]:
+def town(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Town]:
     with islands() as sea:
         island, far = sea.add("other")
         gateway = Machine("hall-1", sea.enter(sea.gateway), tmp_path / "one")
@@ -74,6 +75,9 @@ def town(tmp_path: Path) -> Iterator[Town]:
         try:
             yield Town(gateway, other, f"{far.rpartition('.')[0]}.1")
         finally:
+            if request.node.stash.get(FAILED, False):
+                looks = "din trace list; din trace show last; din model inspect chain"
+                print(gateway.type(looks).stdout, gateway.logs(), other.logs())
             other.type("din node stop hall-2")
             gateway.type("din down")
 
