@@ -87,6 +87,23 @@ def test_the_socket_of_another_user_is_passed_over(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_who_listens_in_the_place_of_our_own_program_is_no_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where others may make files they may make a socket of the gateway's name: it proves nothing
+    by a certificate, so it must be our own user's."""
+
+    async def main() -> None:
+        async with serving("unix", tmp_path) as pair:
+            monkeypatch.setattr("os.geteuid", lambda: 4711)
+            with pytest.raises(Unreachable, match="another user listens there"):
+                await dial([pair.address], own_id="a", session=1, handler=pair.here,
+                           target_id="gateway-1")  # fmt: skip
+            assert pair.there.opened == []
+
+    asyncio.run(main())
+
+
 def test_the_first_address_that_answers_is_taken(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving("tcp", tmp_path) as pair:

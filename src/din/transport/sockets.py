@@ -9,6 +9,7 @@ import array
 import asyncio
 import os
 import socket
+import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
@@ -26,6 +27,8 @@ UNIX_BUFFER_BYTES: Final = 1024 * 1024
 """Asked for; the kernel gives what `wmem_max` allows."""
 UNIX_PATH_BYTES_MAX: Final = 107
 
+_CREDENTIALS: Final = struct.Struct("3i")
+"""struct ucred of unix(7): process, user, group."""
 _ROOM: Final = socket.CMSG_SPACE(DESCRIPTORS_MAX * 4)
 
 
@@ -123,7 +126,11 @@ async def connect(address: Address) -> socket.socket:
     """A tuned socket to the first of the host's addresses that answers. Raises OSError."""
     loop = asyncio.get_running_loop()
     if address.path:
-        return await _connect(loop, socket.AF_UNIX, address.path)
+        sock = await _connect(loop, socket.AF_UNIX, address.path)
+        if _listener_of(sock) != os.geteuid():
+            sock.close()
+            raise PermissionError("another user listens there")
+        return sock
     found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     last: OSError | None = None
     for family, _, _, _, target in found:
@@ -143,6 +150,12 @@ async def _connect(loop: asyncio.AbstractEventLoop, family: int, target: Any) ->
         sock.close()
         raise
     return sock
+
+
+def _listener_of(sock: socket.socket) -> int:
+    """The user whose program listens where a Unix socket was connected to, as the kernel says."""
+    said = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(said)[1])
 
 
 def receive(sock: SocketLike, room: memoryview, *, is_local: bool) -> tuple[int, list[int]]:
