@@ -64,10 +64,10 @@ async def dial(
 ) -> Link:
     """The first address that answers, in the given order, becomes a link; `on_open` was called.
 
-    A `unix:` address is tried only where its file exists, and is never encrypted: a
-    program of our user must listen there, since others may make a file of that name. A `tcp:` address
-    is encrypted when there is an identity, and plain otherwise; nothing is said to a peer whose
-    certificate has another role or id. Each address gets an equal part of what is left of
+    A `unix:` address is tried only where its file exists, and is never encrypted: a program of our
+    user must listen there, since others may make a file of that name. A `tcp:` address is encrypted
+    when there is an identity, and plain otherwise; nothing is said to a peer whose certificate has
+    another role or id. Each address gets an equal part of what is left of
     `timeout_ms`. Raises Unreachable naming each address and its reason.
     """
     loop = asyncio.get_running_loop()
