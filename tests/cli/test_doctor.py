@@ -73,7 +73,7 @@ def test_it_reports_what_it_saw(run: Run) -> None:
     assert found["api keys"]["seen"] == "1 of 1 active"
     assert found["nodes"]["state"] == "warn"
     assert "edge-npu-02 is suspect" in found["nodes"]["seen"]
-    assert found["tls"]["seen"] == "off: no other machine can join"
+    assert found["tls"]["seen"] == "off: no gateway is on this machine"
     assert "127.0.0.1:8000" in found["listening"]["seen"]
     for each in found.values():
         assert each["seen"]

@@ -32,6 +32,7 @@ from din.cli.doctor_machine import (
     check_state,
     check_temperature,
 )
+from din.cli.doctor_node import check_admission
 from din.cli.frame import Command, gateway_option, output_option, say, shout
 from din.errors import DinError
 
@@ -88,5 +89,6 @@ def run_checks(gateway: str | None) -> list[Check]:
         # Settings that cannot be read: where everything is, is not known then.
         return [*checks, Check("settings", "bad", error.message, "din config show")]
     checks += check_places(found)
+    checks += check_admission(found)
     checks += check_gateway(gateway)
     return checks

@@ -28,6 +28,8 @@ class Credentials(Struct, frozen=True):
 
     key: str = ""
     authority_pem: str = ""
+    node_trust: str = ""
+    """Folder of a node that has joined, to speak as that node; its authority then."""
 
     def __repr__(self) -> str:
         return f"Credentials(has_key={bool(self.key)}, has_authority={bool(self.authority_pem)})"

@@ -92,7 +92,7 @@ class Connection:
         if parts.scheme == "https":
             from din.client.secure import connection_to
 
-            self._http = connection_to(parts.hostname, port, credentials.authority_pem)
+            self._http = connection_to(parts.hostname, port, credentials)
         else:
             self._http = http.client.HTTPConnection(parts.hostname, port)
         self._connect_ms = connect_ms

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import http.client
 import ssl
+from pathlib import Path
 
+from din.client.credentials import Credentials
 from din.errors import Denied
-from din.transport.tls import peer_name, pinned_context
+from din.transport.tls import client_context, files_in, peer_name, pinned_context
 
 
 class PinnedConnection(http.client.HTTPSConnection):
     """Speaks with a gateway of the given authority only, under whatever address it was found."""
 
-    def __init__(self, host: str, port: int | None, authority_pem: str) -> None:
-        """Raises Denied for what is no certificate."""
+    def __init__(self, host: str, port: int | None, credentials: Credentials) -> None:
+        """Raises Denied for what is no certificate, Unavailable for a node without one."""
         try:
-            context = pinned_context(authority_pem)
+            context = _context(credentials)
         except ssl.SSLError as error:
             raise Denied(
                 f"the authority given is no certificate: {error.reason or error}",
@@ -37,8 +39,16 @@ class PinnedConnection(http.client.HTTPSConnection):
             )
 
 
-def connection_to(host: str, port: int | None, authority_pem: str) -> http.client.HTTPSConnection:
+def _context(credentials: Credentials) -> ssl.SSLContext:
+    if credentials.node_trust:
+        return client_context(files_in(Path(credentials.node_trust), "node"))
+    return pinned_context(credentials.authority_pem)
+
+
+def connection_to(
+    host: str, port: int | None, credentials: Credentials
+) -> http.client.HTTPSConnection:
     """With an authority: that one only. Without: as browsers do, by name."""
-    if authority_pem:
-        return PinnedConnection(host, port, authority_pem)
+    if credentials.authority_pem or credentials.node_trust:
+        return PinnedConnection(host, port, credentials)
     return http.client.HTTPSConnection(host, port)

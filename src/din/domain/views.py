@@ -168,6 +168,8 @@ class GatewayView(Struct, frozen=True, kw_only=True):
     models: int
     tls_url: str = ""
     """Where other machines reach it; empty = TLS is off."""
+    links: tuple[str, ...] = ()
+    """Where nodes open their links, such as `tcp:10.0.0.5:8444`."""
     is_insecure_network: bool = False
     """Plain text is spoken off loopback."""
     is_key_required: bool = False

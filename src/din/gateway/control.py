@@ -146,6 +146,7 @@ class GatewayService:
             nodes=len(self._gateway.fleet.members()),
             models=len(self._gateway.models.model_ids()),
             tls_url=self._tls_url(),
+            links=self._gateway.effects.terms().links,
             is_insecure_network=self._is_insecure_network,
             is_key_required=self._is_key_required,
         )
