@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from din.agent.files import FREE_BYTES_KEPT, TRIES_MAX, SliceFiles
 from din.domain.model import Artifact
@@ -158,6 +159,32 @@ def test_over_the_quota_the_least_recently_used_file_goes_but_never_one_in_use(
     assert here == {named(old).sha256, named(new).sha256}
     with pytest.raises(TooLarge, match="over this node's quota of 2000"):
         use(store, named(middle))
+
+
+def test_a_plain_file_goes_when_its_content_is_used_from_a_sealed_one(tmp_path: Path) -> None:
+    box = DATA[::-1]
+    sealed = replace(named(box), plain_sha256=ARTIFACT.sha256, plain_nbytes=len(DATA))
+    store = files(tmp_path, Server(DATA, box))
+    (plain,) = use(store, ARTIFACT)
+    (kept,) = use(store, sealed)
+    assert plain.exists(), "the version that is replaced still runs from it"
+    store.release([ARTIFACT])
+    assert not plain.exists()
+    use(store, ARTIFACT)
+    store.release([sealed])
+    store.release([ARTIFACT])
+    assert plain.exists(), "nobody wants it sealed now"
+    use(files(tmp_path, Server(DATA, box)), sealed)
+    assert (plain.exists(), kept.exists()) == (False, True), "after a restart as well"
+
+
+def test_a_name_of_content_that_is_no_hash_removes_nothing(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("x")
+    sealed = replace(ARTIFACT, plain_sha256="../outside")
+    with pytest.raises(UsageError, match="is not named by a SHA256"):
+        use(files(tmp_path / "slices", Server(DATA)), sealed)
+    assert outside.exists()
 
 
 def test_two_slices_that_want_one_file_fetch_it_once(tmp_path: Path) -> None:

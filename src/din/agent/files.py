@@ -4,7 +4,9 @@
                     start, because a disk may lose what it confirmed
     <sha256>.part   what a broken download has so far; the next one goes on from there
 
-Files in use are never removed. What is here already needs no room and no network.
+Files in use are never removed. A plain file goes when it is not in use and a sealed one with the
+same content is: else a model that is sealed later would stay readable here. What is here already
+needs no room and no network.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import hashlib
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -76,6 +79,8 @@ class SliceFiles:
         self._quota_bytes = quota_bytes
         self._free_bytes = free_bytes
         self._in_use: dict[str, int] = {}
+        self._sealed_in_use: Counter[str] = Counter()
+        """How many sealed files with this content are in use, by the hash of the content."""
         self._checked: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
 
@@ -94,8 +99,12 @@ class SliceFiles:
         for artifact in artifacts:
             if _SHA256.fullmatch(artifact.sha256) is None or artifact.nbytes < 0:
                 raise UsageError(f"artifact {artifact.sha256[:80]!r} is not named by a SHA256")
+            if artifact.is_sealed and _SHA256.fullmatch(artifact.plain_sha256) is None:
+                raise UsageError(f"content {artifact.plain_sha256[:80]!r} is not named by a SHA256")
         for artifact in artifacts:
             self._in_use[artifact.sha256] = self._in_use.get(artifact.sha256, 0) + 1
+            self._sealed_in_use[artifact.plain_sha256] += artifact.is_sealed
+            self._drop_plain(artifact.plain_sha256)
         try:
             return tuple([await self._ready(each, base_url) for each in artifacts])
         except BaseException:
@@ -111,6 +120,17 @@ class SliceFiles:
             else:
                 self._in_use.pop(artifact.sha256, None)
                 self._locks.pop(artifact.sha256, None)
+            self._drop_plain(artifact.sha256)
+            self._sealed_in_use[artifact.plain_sha256] -= artifact.is_sealed
+            self._sealed_in_use = +self._sealed_in_use
+
+    def _drop_plain(self, sha256: str) -> None:
+        """Remove a plain file that nobody uses, when what is in it is used from a sealed one."""
+        path = self._folder / sha256
+        if self._sealed_in_use[sha256] and sha256 not in self._in_use and _size(path) is not None:
+            _remove(path)
+            self._checked.discard(sha256)
+            self._report("plain_file_removed", file=sha256)
 
     async def _ready(self, artifact: Artifact, base_url: str) -> Path:
         path = self._folder / artifact.sha256
