@@ -43,11 +43,12 @@ def play(story: Callable[[Play], None]) -> None:
     asyncio.run(main())
 
 
-def test_the_gateway_and_named_nodes_may_knock_and_nobody_else() -> None:
+def test_named_nodes_may_knock_and_nobody_else_and_none_in_the_name_of_the_gateway() -> None:
     def story(play: Play) -> None:
-        assert [each for each in (GATEWAY, A, B, "dd" * 8, "") if play.may_knock(each)] == [
-            GATEWAY, A, B,
-        ]  # fmt: skip
+        assert [each for each in (GATEWAY, A, B, "dd" * 8, "") if play.may_knock(each)] == [A, B]
+        assert "dials its gateway" in play.named.refusal_of_link(GATEWAY, 1)
+        play.named.name(EPOCH, (GATEWAY, ME))
+        assert not play.may_knock(GATEWAY)
         assert "no deployment on this node names 'dddd" in play.named.refusal_of_link("dd" * 8, 1)
 
     play(story)

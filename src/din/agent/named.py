@@ -1,9 +1,10 @@
 """Who may reach this node: its gateway, and the nodes that its deployments name.
 
-PREPARE names every node of a deployment. Those may open a link, and those alone may send frames of
-that deployment, each as the producer that it is on the frame's route. A node that is named no more
-loses its place a little later, so that what it accepted before may still leave. One that was thrown
-out of the cluster loses it at once and for good, whoever names it.
+The gateway never dials: its link is the one that this node opened. PREPARE names every node of a
+deployment. Those may open a link, and those alone may send frames of that deployment, each as the
+producer that it is on the frame's route. A node that is named no more loses its place a little
+later, so that what it accepted before may still leave. One that was thrown out of the cluster loses
+it at once and for good, whoever names it.
 """
 
 from __future__ import annotations
@@ -83,11 +84,14 @@ class Named:
         return "gateway" if node_id == self.gateway_id else "node"
 
     def refusal_of_link(self, node_id: str, session: int) -> str:
-        """Why a link of this peer is not taken; empty when it is."""
+        """Why a link that a peer dialled is not taken; empty when it is."""
         del session
+        if node_id == self.gateway_id:
+            # Where links are plain, whoever reaches our port could say this id and give orders.
+            return "this node dials its gateway, and takes no link that says to be from there"
         if node_id in self._out:
             return f"node {node_id!r:.40} was revoked"
-        if node_id and (node_id == self.gateway_id or self._is_named(node_id)):
+        if node_id and self._is_named(node_id):
             return ""
         return f"no deployment on this node names {node_id!r:.40}"
 
