@@ -55,6 +55,9 @@ def test_a_gateway_that_asks_for_keys_lets_in_whom_they_name(
     again = network.din("key", "create", "second", "--scope", "admin")
     assert again.returncode == 8
     wait_until_ready(network, root)
+    # Nodes show no key, so other users of the machine must not be able to link theirs.
+    facts = json.loads((network.folder / "gateway" / "gateway.json").read_text())
+    assert [each.partition(":")[0] for each in facts["links"]] == ["unix"]
 
     model = chain(tmp_path / "small.onnx")
     writer = made(

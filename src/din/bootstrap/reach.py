@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from din.config import GatewayConfig
+from din.config import GatewayConfig, is_loopback
 from din.discovery.admission import Terms
 from din.discovery.schedule import BeatSchedule
 from din.system.identity import Identity
@@ -66,11 +66,14 @@ class Reach:
         if len(path.encode()) > UNIX_PATH_BYTES_MAX:
             path = str(Path(tempfile.gettempdir()) / f"din-{self._identity.node_id}.sock")
         server.listen_unix(path)
+        self.links = (f"unix:{path}",)
         host = self._config.host  # off loopback they are encrypted, or that was given up
+        if self._config.require_key and not self.tls_port and is_loopback(host):
+            return  # a port on loopback is every user's of this machine, and asks for no key
         link_port = server.listen_tcp(host, self._config.link_port)
         # Nodes in several networks reach us under several addresses, and perhaps not each other.
         tcp = (f"tcp:{_shown(each)}:{link_port}" for each in self._hosts(host))
-        self.links = (f"unix:{path}", *tcp)[:ADDRESS_COUNT_MAX]
+        self.links = (*self.links, *tcp)[:ADDRESS_COUNT_MAX]
 
     def artifact_url(self, host: str, *, is_joined: bool) -> str:
         """Where artifacts are for a node that has us at this address (empty = on this host), with
