@@ -405,6 +405,19 @@ def test_a_detached_node_tells_whom_it_joined_since_its_start(last: str, words: 
     assert joining_words([before, '{"event":"started"}', last], "line-4") == words
 
 
+def test_a_detached_node_tells_what_the_gateway_warned_it_of() -> None:
+    lines = [
+        '{"event":"joined","gateway":"http://10.0.0.5:8000","how":"unicast"}',
+        '{"event":"registration_warning","warning":"the name is taken"}',
+        '{"event":"registration_warning","warning":"its clock is ahead"}',
+    ]
+    assert joining_words(lines, "line-4").splitlines() == [
+        "it joined http://10.0.0.5:8000, unicast",
+        "warning: the name is taken",
+        "warning: its clock is ahead",
+    ]
+
+
 @pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
 def test_a_program_without_a_record_is_not_left_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from din.cli.check import Check, Place
+from din.cli.doctor_disk import CLOCK_FIX
 from din.cli.doctor_node import check_admission
 from din.domain.enrolment import Membership
 from din.domain.trust import PeerName
@@ -50,9 +51,11 @@ def node(tmp_path: Path, authority: Authority) -> Place:
 
 
 @contextmanager
-def gateway_of(folder: Path, authority: Authority, node: Place) -> Iterator[FakeGateway]:
+def gateway_of(
+    folder: Path, authority: Authority, node: Place, age_days: int = 0
+) -> Iterator[FakeGateway]:
     """A gateway that hears nobody without a certificate of its authority."""
-    context = issued(folder, authority, "gateway")
+    context = issued(folder, authority, "gateway", age_days=age_days)
     context.load_verify_locations(cadata=authority.pem.decode())
     context.verify_mode = ssl.CERT_REQUIRED
     with served_by_tls(context) as (url, fake):
@@ -92,6 +95,14 @@ def test_a_revoked_node_is_bad_and_told_how_its_machine_comes_back(
     assert (row.state, "was revoked" in row.seen) == ("bad", True)
     assert f"mv {node.folder} {node.folder}.old" in row.fix
     assert "din node join - --name edge-1" in row.fix
+
+
+def test_a_gateway_whose_certificate_is_of_another_day_asks_for_the_clocks(
+    tmp_path: Path, authority: Authority, node: Place
+) -> None:
+    with gateway_of(tmp_path, authority, node, age_days=3):
+        row = rows(node)["node edge-1 admission"]
+    assert (row.state, row.fix) == ("bad", CLOCK_FIX)
 
 
 def test_a_gateway_that_is_away_is_bad_and_named(node: Place) -> None:

@@ -287,3 +287,15 @@ def test_a_first_token_is_shown_with_what_to_type_there(
     fake.routes["POST", TOKENS] = failing(Denied("this needs an API key"))
     show_new_token(fake.url)
     assert "--key-file" in capsys.readouterr().err
+
+
+def test_a_node_that_has_not_joined_is_told_which_on_this_machine_have(
+    home: Path, run: Run
+) -> None:
+    words = ("node", "start", "--name", "edge-1", "--host", "0.0.0.0")
+    alone = run(*words)
+    assert (alone.exit_code, "join first" in alone.stderr) == (2, True)
+    trust = home / ".local" / "state" / "din" / "nodes" / "edge-2" / "trust"
+    trust.mkdir(parents=True)
+    (trust / "cluster.json").write_text("{}")
+    assert "--name one that has joined (edge-2)" in run(*words).stderr

@@ -28,7 +28,7 @@ def test_no_representation_shows_the_secret() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "has no DIN1 before"),
+        ("", "is empty"),
         (SECRET, "has no DIN1 before"),
         (TEXT.removeprefix("DIN1."), "has no DIN1 before"),
         (TEXT.replace("DIN1", "DIN2"), "begins with 'DIN2'; this release knows DIN1"),

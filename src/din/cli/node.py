@@ -194,7 +194,7 @@ def _profile_facts(view: NodeView) -> list[tuple[str, str]]:
         ("versions", ", ".join(f"{name} {text}" for name, text in profile.versions.items())),
         ("labels", ", ".join(f"{name}={text}" for name, text in profile.labels.items())),
         ("addresses", "\n".join(profile.addresses)),
-        ("fingerprint", profile.fingerprint_sha256),
+        ("hardware hash", profile.fingerprint_sha256),
         ("session", str(profile.session)),
     ]
 

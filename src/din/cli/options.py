@@ -257,11 +257,21 @@ def _check_network(config: NodeConfig) -> None:
         say("warning: --insecure-network does nothing: this node has joined, and speaks TLS only")
     if is_joined or config.insecure_network or is_loopback(config.host):
         return
+    here = ", ".join(sorted(_joined_beside(Path(config.state_dir))))
+    joined = f"--name one that has joined ({here}), or join" if here else "join first"
     raise UsageError(
-        f"host {config.host} is not loopback, and this node has no certificate for it",
-        hint="join first (din node join - --gateway https://HOST:8443), or accept plain text with "
+        f"host {config.host} is not loopback, and node {config.name} has no certificate for it",
+        hint=f"{joined} (din node join - --gateway https://HOST:8443), or accept plain text with "
         "--insecure-network",
     )
+
+
+def _joined_beside(folder: Path) -> list[str]:
+    """Nodes of this machine that have joined, in the folder where all of them are."""
+    try:
+        return [each.name for each in folder.parent.iterdir() if has_joined(each / FOLDER)]
+    except OSError:
+        return []  # no node has been here
 
 
 def http_url(host: str, port: int) -> str:

@@ -35,6 +35,7 @@ class _LogEntry(Struct):
     how: str = ""
     reason: str = ""
     hint: str = ""
+    warning: str = ""
 
 
 def check_ports(config: GatewayConfig) -> None:
@@ -101,13 +102,16 @@ def start_node(detach: bool, **flags: Any) -> None:
 
 def joining_words(log_lines: Sequence[str], cluster: str) -> str:
     """Whether the node that wrote this log has joined since its start, and how it found whom."""
+    warned = ""
     for line in reversed(log_lines):
         try:
             entry = msgspec.json.decode(line, type=_LogEntry)
         except msgspec.MsgspecError:
             continue
         if entry.event == "joined":
-            return f"it joined {entry.gateway}, {entry.how}"
+            return f"it joined {entry.gateway}, {entry.how}{warned}"
+        if entry.event == "registration_warning":
+            warned = f"\nwarning: {entry.warning}{warned}"
         if entry.event == "not_joined":
             hint = f"; {entry.hint}" if entry.hint else ""
             return f"it has not joined yet: {entry.reason}{hint}"

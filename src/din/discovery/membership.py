@@ -200,7 +200,7 @@ class Membership:
         self._join(member, profile)
 
     def _join(self, member: Record, profile: NodeProfile) -> None:
-        member.reason = "registered, its link is not open yet"
+        member.reason = "registered, no link yet: it dials the gateway's --link-port"
         member.profile = self._named(profile)
         self._out.append(PublishJoined(member.profile))
         self._schedule_wakeup(member)

@@ -47,6 +47,8 @@ def parse_join_token(text: str) -> JoinToken:
     text = text.strip()
     if len(text) > TEXT_BYTES_MAX:
         raise UsageError(f"a join token has 101 characters, not {len(text)}", hint=_HINT)
+    if not text:
+        raise UsageError("the join token is empty", hint=_HINT)
     version, *parts = text.split(".")
     if version != VERSION:
         begins = f"begins with {version!r}" if _is_version(version) else f"has no {VERSION} before"
