@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 from api_fakes import FakeControl, FakeInference
-from api_harness import Client
+from api_harness import Client, until
 
 from din.api import secure as module
 from din.api.admission import Admission, Rules
@@ -51,6 +51,7 @@ class Hall:
         self.control = FakeControl(folder)
         self.inference = FakeInference()
         self.keys: KeyBook
+        self.front: Front
         self.port = 0
         self.clients: list[Client] = []
         self.renewing: list[Peer] = []
@@ -96,7 +97,9 @@ def in_hall(
         await store.open()
         hall.keys = KeyBook(store, lambda: 1_000_000, Random(1).randbytes)
         admission = Admission(hall.keys, Rules(cluster="default"))
-        front = Front(Turns(hall.inference, hall.control), limits or FrontLimits(), admission)
+        front = hall.front = Front(
+            Turns(hall.inference, hall.control), limits or FrontLimits(), admission
+        )
         app = build_app(hall.control, hall.inference, front.limits, trust=hall)  # type: ignore
         files = hall.machine("gateway")
         context = server_context(files, is_certificate_required=False, is_lapsed_heard=True)
@@ -279,6 +282,24 @@ def test_strangers_that_stay_cost_those_who_are_known_nothing(tmp_path: Path) ->
         assert await status(node, "POST", "/api/v1/heartbeat") == 200
 
     in_hall(tmp_path, story, FrontLimits(strangers_max=3))
+
+
+def test_no_key_and_no_node_takes_all_connections(tmp_path: Path) -> None:
+    async def story(hall: Hall) -> None:
+        order = CreateKey(name="line-4", scopes=("infer",))
+        key = {"x-api-key": (await hall.keys.create(order, "test")).key}
+        asked = ("POST", "/v2/models/plain/infer", OIP_BODY, key)
+        clients = [await hall.client() for _ in range(3)]
+        assert [(await each.ask(*asked)).status for each in clients] == [200, 200, 429]
+        # The one too many stays a stranger, which goes first, and gets in when another has gone.
+        await clients[0].close()
+        await until(lambda: hall.front.known.total() == 1)
+        assert (await clients[2].ask(*asked)).status == 200
+        node = client_context(hall.machine("node"))
+        nodes = [await hall.client(node) for _ in range(3)]
+        assert [(await each.ask(*BEAT)).status for each in nodes] == [200, 200, 429]
+
+    in_hall(tmp_path, story, FrontLimits(own_connections_max=2, linger_s=0.05))
 
 
 def test_plain_text_on_the_tls_port_gets_no_answer(tmp_path: Path) -> None:

@@ -151,9 +151,9 @@ class Visitor:
     )
 
     def __init__(
-        self, admission: Admission, peer: Peer, known: Callable[[], None] | None = None
+        self, admission: Admission, peer: Peer, known: Callable[[Caller], None] | None = None
     ) -> None:
-        """`known` hears once that somebody has shown who he is."""
+        """`known` hears once that somebody has shown who he is, and may raise."""
         self._admission = admission
         self._known = known
         self.keys = admission.keys
@@ -187,7 +187,7 @@ class Visitor:
         if needs is not self._allowed:
             self._check(needs, target)
         if needs and self._known is not None:
-            self._known()
+            self._known(self.caller)
             self._known = None
         if held is not None and held.bucket is not None and needs:
             self._take(held.bucket)

@@ -9,7 +9,6 @@ than all codecs and copies together, and inference posts need none of it.
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Any
 
 import httptools
@@ -24,7 +23,8 @@ from din.api.post import NOBODY, Post, Target, target_of
 from din.api.problem import Refused
 from din.api.turn import Front, Turn
 from din.api.watch import Stage
-from din.errors import Busy, Denied, DinError, TooLarge
+from din.domain.trust import Caller
+from din.errors import Busy, Denied, DinError, Limited, TooLarge
 
 
 class FrontProtocol(AnsweringProtocol, asyncio.BufferedProtocol):
@@ -39,6 +39,7 @@ class FrontProtocol(AnsweringProtocol, asyncio.BufferedProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._discarded_bytes = 0
+        self._known_as = ""
         self._visitor = Visitor(self.front.admission, NOBODY)
 
     # -- connection ------------------------------------------------------------------------------
@@ -55,16 +56,33 @@ class FrontProtocol(AnsweringProtocol, asyncio.BufferedProtocol):
         except Denied as error:
             self._refuse(error)
             return
-        leave = partial(self.front.strangers.leave, self)
-        self._visitor = Visitor(self.front.admission, peer, leave)
+        self._visitor = Visitor(self.front.admission, peer, self._on_known)
         if peer.is_tls:
             gone = self.front.strangers.enter(self, peer.address)
             if isinstance(gone, FrontProtocol):
                 gone.transport.abort()
 
+    def _on_known(self, caller: Caller) -> None:
+        """The client has shown who it is. Raises Limited when it is here too often already."""
+        front = self.front
+        if caller.kind in ("key", "node"):
+            who = f"{caller.kind} {caller.name}"
+            if front.known[who] >= (limit := front.limits.own_connections_max):
+                raise Limited(
+                    f"{who} has {limit} connections open, the limit of one",
+                    hint="close some, and send requests one after another on those that are open",
+                )
+            front.known[who] += 1
+            self._known_as = who
+        front.strangers.leave(self)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: whatever still runs for it is cancelled."""
         self.front.strangers.leave(self)
+        if self._known_as:
+            self.front.known[self._known_as] -= 1
+            if not self.front.known[self._known_as]:
+                del self.front.known[self._known_as]
         self._watch.stop()
         self._intake.end()
         waiting: list[Item] = [item for item, _ in self.pipeline]

@@ -24,6 +24,8 @@ class FrontLimits(Struct, frozen=True, kw_only=True):
     connections_max: int = 4096
     strangers_max: int = 512
     """Of those, connections by TLS that have not shown yet who they are."""
+    own_connections_max: int = 1024
+    """Of those, with one API key or of one node."""
     head_timeout_s: float = 10.0
     """From the first moment to the end of the head."""
     body_idle_timeout_s: float = 30.0

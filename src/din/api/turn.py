@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Final
 
 from din.access.limits import WaitingRoom
@@ -37,6 +38,8 @@ class Front:
         self.reception = Reception()
         self.strangers = WaitingRoom[asyncio.BaseProtocol](self.limits.strangers_max)
         """Connections by TLS until a certificate or key of theirs was taken once."""
+        self.known = Counter[str]()
+        """Open connections of each key and node, by the first that a connection showed."""
 
 
 class _NoWaiter:
