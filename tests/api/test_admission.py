@@ -173,6 +173,7 @@ def test_an_expired_key_ends_on_an_open_connection(tmp_path: Path) -> None:
         play.desk.now_ms += 60_000
         answer = await play.ask(NODES, made.key, client)
         assert (answer.status, play.desk.counted) == (401, {"expired": 1})
+        assert "din key create NAME --scope metrics:read" in error_of(answer)["hint"]
 
     play(tmp_path, story)
 
@@ -233,7 +234,9 @@ def test_a_key_has_its_own_body_limit_in_both_halves(tmp_path: Path) -> None:
             ("PUT", "/api/v1/artifacts/" + "0" * 64, big),
         ):
             answer = await play.ask(asked, made.key)
-            assert (answer.status, "100" in error_of(answer)["message"]) == (413, True)
+            error = error_of(answer)
+            assert (answer.status, "100" in error["message"]) == (413, True)
+            assert "--body-max" in error["hint"]
         chunked = b"65\r\n" + big + b"\r\n0\r\n\r\n"
         client = await play.world.client()
         client.send(

@@ -92,6 +92,20 @@ def test_up_starts_both_says_where_and_down_stops_both(run: Run, state: Path, po
     assert (nothing.exit_code, nothing.stdout) == (0, "")
 
 
+def test_up_of_a_gateway_that_asks_for_a_key_says_how_the_first_one_is_made(
+    run: Run, port: int, tmp_path: Path
+) -> None:
+    where = ("--gateway", f"http://127.0.0.1:{port}")
+    told = run("up", "--no-node", "--require-key", "--port", str(port))
+    assert "next: din key create root --scope admin --save root.key" in told.stderr
+    key_file = str(tmp_path / "root.key")
+    made = run("key", "create", "root", "--scope", "admin", "--save", key_file, *where)
+    assert made.exit_code == 0, made.stderr
+    again = run("up", "--no-node", "--port", str(port), env={"DIN_API_KEY_FILE": key_file})
+    assert "next: din node start" in again.stderr
+    assert run("down").exit_code == 0
+
+
 def test_up_tells_when_machines_that_came_before_cannot_reach_it(
     run: Run, state: Path, port: int
 ) -> None:

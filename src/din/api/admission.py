@@ -224,7 +224,9 @@ class Visitor:
             if needs is OPEN:
                 return
             caller = Caller(kind="stranger", name=found.key_id, address=self.peer.address)
-            raise self._admission.refuse(caller, found, target, is_guess=True)
+            has_lapsed = found.reason in ("expired", "revoked")
+            hint = _make_one(needs) if has_lapsed else _SHOW_ONE
+            raise self._admission.refuse(caller, found, target, is_guess=True, hint=hint)
         record = found.record
         self._given, self._held = given, found
         self.caller = Caller(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from din.access.scopes import ANY_OR_NODE, needs_of
 from din.api.admission import Visit, Visitor
+from din.api.limits import KEY_LIMIT_HINT
 from din.api.peers import SCOPE_KEY
 from din.api.post import BODY_UNLIMITED, header_text, new_request_id, request_id_of
 from din.api.problem import (
@@ -25,8 +26,6 @@ from din.api.problem import (
 from din.errors import DinError, Internal, TooLarge, UsageError
 
 _LOG = logging.getLogger("din.api")
-
-KEY_LIMIT_HINT: Final = "send less at once, or make a key with a higher limit: din key create"
 
 
 def json_response(content: Any, status: int = 200) -> Response:

@@ -17,6 +17,7 @@ from uvicorn.server import ServerState
 
 from din.api.admission import Visitor
 from din.api.answering import AnsweringProtocol, Item
+from din.api.limits import KEY_LIMIT_HINT
 from din.api.parsing import check_no_body, refusal_of
 from din.api.peers import SCOPE_KEY, peer_of_transport
 from din.api.post import NOBODY, Post, Target, target_of
@@ -284,9 +285,13 @@ class FrontProtocol(AnsweringProtocol, asyncio.BufferedProtocol):
             self._send_continue(turn)
 
     def _too_large(self, turn: Turn, seen: str) -> BaseException:
-        return turn.post.refusal or TooLarge(
-            f"the body is {seen}; the limit is {turn.post.body_bytes_max} bytes",
-            hint="send smaller inputs, or raise body_bytes_max: din config explain body_bytes_max",
+        post = turn.post
+        is_less = post.body_bytes_max < self.front.limits.body_bytes_max
+        is_of_key = is_less and post.caller.kind == "key"
+        own = "send smaller inputs, or raise body_bytes_max: din config explain body_bytes_max"
+        return post.refusal or TooLarge(
+            f"the body is {seen}; the limit is {post.body_bytes_max} bytes",
+            hint=KEY_LIMIT_HINT if is_of_key else own,
         )
 
     def on_body(self, body: bytes) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
+
+KEY_LIMIT_HINT: Final = "send less at once, or make a key with a higher --body-max: din key create"
 
 
 class FrontLimits(Struct, frozen=True, kw_only=True):

@@ -54,7 +54,19 @@ def up(no_node: bool, foreground: bool, **flags: Any) -> None:
             "other machines could join before, and cannot reach this gateway: "
             "din down, then din up --host ADDRESS"
         )
-    say(f"next: {_node_command(url) if no_node else _model_command(url)}")
+    say(f"next: {_key_command(url) or (_node_command(url) if no_node else _model_command(url))}")
+
+
+def _key_command(url: str) -> str:
+    """What is missing where this gateway asks for a key that was not given."""
+    try:
+        with ask(url) as client:
+            client.models()
+    except Unauthenticated:
+        return "din key create root --scope admin --save root.key, or DIN_API_KEY_FILE where one is"
+    except DinError:
+        return ""  # a key that may do something else, or what the commands before would have told
+    return ""
 
 
 def _node_command(url: str) -> str:
