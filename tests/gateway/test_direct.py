@@ -214,6 +214,22 @@ def test_an_input_that_fits_later_waits_for_room_in_the_arena():
     run(story)
 
 
+def test_when_a_large_input_waits_no_more_the_small_ones_behind_it_are_sent_at_once():
+    async def story(play: Play) -> None:
+        worker = play.offer()
+        large = TensorMeta("photo", "UINT8", (5000,), 5000)
+        running = play.ask(large, bytes(5000))
+        waiting, small = play.ask(large, bytes(5000)), play.ask()
+        await settle()
+        assert (len(worker.orders()), play.direct.waiting) == (1, 2)
+        await ended(waiting)
+        assert (len(worker.orders()), play.direct.waiting) == (1, 0)
+        for task in (running, small):
+            await ended(task)
+
+    run(story)
+
+
 def test_a_cancelled_waiter_leaves_the_queue():
     async def story(play: Play) -> None:
         worker = play.offer()

@@ -81,9 +81,10 @@ class _Replica:
                 run.fail(ended)
 
     def leave(self, run: DirectRun) -> None:
-        """It waits no more."""
+        """It waits no more. There may be room for those whom it held up."""
         with suppress(ValueError):  # it is being sent this instant
             self.waiting.remove(run)
+            self.feed()
 
 
 class DirectWorkers:
