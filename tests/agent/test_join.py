@@ -111,6 +111,20 @@ def test_a_gateway_that_announces_itself_is_joined(tmp_path: Path) -> None:
     play(scenario())
 
 
+def test_a_node_without_a_certificate_is_told_where_it_could_join(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = Node(Network(), tmp_path)
+        secure = "https://10.0.0.44:8443"
+        node.browsed = Browsed(Found("factory", "ab" * 8, "0", ("http://dead:1",), (secure,)))
+        async with running(node):
+            await until(lambda: node.said("not_joined"))
+        told = node.said("not_joined")[0]
+        assert "takes joined machines" in told["reason"]
+        assert f"din node join - --gateway {secure}" in told["hint"]
+
+    play(scenario())
+
+
 def test_without_multicast_unicast_is_used_and_the_reason_is_shown(tmp_path: Path) -> None:
     """T03."""
 

@@ -12,7 +12,10 @@ from gateway_fakes import chain_of
 from gateway_play import LOAD_S, FakeNode, GatewayPlay
 from stories import perform
 
+from din.domain.node import NodeId
+from din.domain.plan import Rejection
 from din.errors import BadStrategy, CannotPlace, Conflict, ExecutionFailed, NotFound, Unavailable
+from din.gateway.draining import _line
 from din.gateway.drains import DrainBook
 
 
@@ -333,3 +336,21 @@ def test_the_answer_names_a_plan_that_cannot_be_made_at_all(run):
             )
 
     run(story)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "observed", "words"),
+    [
+        ("trust", "no trust label", "edge-2: no trust label, needs trust: high"),
+        ("trust", "trust: low", "edge-2: trust: low, needs trust: high"),
+        ("status", "lost", "edge-2: status is lost, needs trust: high"),
+    ],
+)
+def test_why_a_node_takes_no_slice_reads_as_a_sentence(
+    constraint: str, observed: str, words: str
+) -> None:
+    refused = Rejection(
+        slice_index=0, node_id=NodeId("ab" * 8), node="edge-2", constraint=constraint,
+        observed=observed, required="trust: high",
+    )  # fmt: skip
+    assert _line(refused, "") == words

@@ -156,7 +156,9 @@ class Search:
             return None
         found = browsed.gateway
         if self._secure is None and found.tls_urls:
-            tried.append(f"gateway {found.gateway_id} takes joined machines: din node join TOKEN")
+            tried.append(f"gateway {found.gateway_id} takes joined machines")
+            # What somebody announces is a hint: the token decides.
+            self._told_hint = f"join it with a token: din node join - --gateway {found.tls_urls[0]}"
         urls = (found.urls if self._secure is None else found.tls_urls)[:CANDIDATES_MAX]
         announced = f"announced by multicast as gateway {browsed.gateway.gateway_id}"
         return await self._first_serving(urls, announced, tried)

@@ -114,10 +114,9 @@ def _line(rejection: Rejection, failure: str) -> str:
     if rejection.constraint == "score":
         return f"{rejection.node}: not beside the other slices that need a new home"
     detail = f" ({rejection.detail})" if rejection.detail else ""
-    return (
-        f"{rejection.node}: {rejection.constraint} is {rejection.observed}, "
-        f"needs {rejection.required}{detail}"
-    )
+    # What trust is seen as names itself: `trust: low`, `no trust label`.
+    what = "" if rejection.constraint == "trust" else f"{rejection.constraint} is "
+    return f"{rejection.node}: {what}{rejection.observed}, needs {rejection.required}{detail}"
 
 
 def _forgotten(node_id: NodeId, name: str) -> NodeView:
