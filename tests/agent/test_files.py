@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from din.agent.files import FREE_BYTES_KEPT, TRIES_MAX, SliceFiles
 from din.domain.model import Artifact
-from din.errors import DinError, TooLarge, Unavailable, Unreachable, UsageError
+from din.errors import DinError, Unavailable, Unreachable, UsageError
 
 DATA = bytes(range(256)) * 4
 URL = "http://gateway/artifacts/"
@@ -157,7 +157,7 @@ def test_over_the_quota_the_least_recently_used_file_goes_but_never_one_in_use(
     use(store, named(new))
     here = {each.name for each in tmp_path.iterdir()}
     assert here == {named(old).sha256, named(new).sha256}
-    with pytest.raises(TooLarge, match="over this node's quota of 2000"):
+    with pytest.raises(Unavailable, match="over this node's quota of 2000"):
         use(store, named(middle))
 
 

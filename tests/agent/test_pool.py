@@ -476,7 +476,7 @@ def test_a_slice_that_is_not_what_it_was_registered_as_is_refused(
             )
         with pytest.raises(UsageError, match="'tpu'"):
             await it.pool().start(a_slice(backend="tpu"), [file], 1, {}, wants_direct=False)
-        with pytest.raises(BadModel, match="cannot be opened"):
+        with pytest.raises(Unavailable, match="cannot be opened"):
             await it.pool().start(a_slice(), [tmp_path / "gone"], 1, {}, wants_direct=False)
         with pytest.raises(UsageError, match="0 workers"):
             await it.pool().start(a_slice(), [file], 0, {}, wants_direct=False)

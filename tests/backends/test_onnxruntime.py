@@ -286,3 +286,14 @@ def test_a_run_without_memory_for_it_may_succeed_elsewhere():
     session = load(failing("Expand", FLOAT, INT64), {})
     with pytest.raises(ExecutionFailed, match="allocate"):
         session.run({"x0": np.ones(1, np.float32), "x1": np.array([1 << 44])}, (), {})
+
+
+def test_a_node_without_memory_for_a_model_does_not_call_the_model_bad(monkeypatch):
+    """Another node may have enough."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc")
+
+    monkeypatch.setattr(ort, "InferenceSession", refuse)
+    with pytest.raises(MemoryError, match="bad_alloc"):
+        load(models.double(), {})

@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
+from din.cli.infer import _plain
 from din.cli.trace import waterfall
 from din.domain.request import Span
 from din.domain.views import ModelList, StuckSlice
@@ -366,3 +368,13 @@ def test_watching_shows_it_again(
     fake.routes["GET", "/api/v1/nodes"] = document(node_list(node_view()))
     assert run("node", "list", "--watch", "-o", "name").stdout == "edge-gpu-01\n" * 3
     assert rounds == [2.0, 2.0, 2.0]
+
+
+def test_what_is_no_number_is_null_in_the_json_of_a_result() -> None:
+    result = {
+        "y": np.array([[np.nan, -np.inf], [0.5, np.inf]], np.float32),
+        "boxes": [[1.0, float("nan")]],
+        "text": b"caf\xc3\xa9",
+    }
+    text = json.dumps(_plain(result), allow_nan=False, ensure_ascii=False)
+    assert text == '{"y": [[null, null], [0.5, null]], "boxes": [[1.0, null]], "text": "café"}'

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from din.domain.model import Artifact
-from din.errors import DinError, TooLarge, Unavailable, UsageError
+from din.errors import DinError, Unavailable, UsageError
 from din.transport.http_client import fetch as fetch_file
 
 FREE_BYTES_KEPT: Final = 64 * 1024 * 1024
@@ -93,8 +93,8 @@ class SliceFiles:
     async def use(self, artifacts: Sequence[Artifact], base_url: str) -> tuple[Path, ...]:
         """Paths of whole, checked files, fetched when absent; `release` them later.
 
-        Raises UsageError for a bad hash, TooLarge over the quota, Unavailable without room on the
-        disk or when the download fails.
+        Raises UsageError for a bad hash, Unavailable over the quota, without room on the disk or
+        when the download fails: another node may have what this one has not.
         """
         for artifact in artifacts:
             if _SHA256.fullmatch(artifact.sha256) is None or artifact.nbytes < 0:
@@ -232,7 +232,7 @@ class SliceFiles:
         ):
             if not unused:
                 if used + nbytes > self._quota_bytes:
-                    raise TooLarge(
+                    raise Unavailable(
                         f"{nbytes} more bytes of slices would make {used + nbytes}, over this "
                         f"node's quota of {self._quota_bytes}",
                         hint="remove models, or use a node with a larger disk",

@@ -18,10 +18,10 @@ from msgspec import Struct
 from din.agent.zygote import WorkerProcess, Zygote, back_off_ms
 from din.domain.model import Slice
 from din.errors import (
-    BadModel,
     DeadlineExceeded,
     DinError,
     ExecutionFailed,
+    Unavailable,
     UsageError,
     error_of_code,
 )
@@ -353,13 +353,13 @@ def _on_loaded(worker: _Worker, message: Loaded | LoadFailed) -> None:
 
 
 async def open_paths(paths: Sequence[str]) -> list[int]:
-    """The files themselves. Raises BadModel."""
+    """The files themselves. Raises Unavailable: it is this node's trouble, not the model's."""
     opened: list[int] = []
     try:
         opened.extend(os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths)
     except OSError as error:
         close_all(opened)
-        raise BadModel(
+        raise Unavailable(
             f"the slice's file {error.filename} cannot be opened: {error.strerror}",
             hint="it is fetched again when the model is deployed again",
         ) from error

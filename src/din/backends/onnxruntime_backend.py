@@ -66,7 +66,8 @@ ort.set_default_logger_severity(4)
 
 
 def load(model: bytes, options: Mapping[str, str]) -> OnnxSession:
-    """Load a model. Raises BadModel with the engine's own words, UsageError for a bad option."""
+    """Load a model. Raises BadModel with the engine's own words, UsageError for a bad option,
+    MemoryError where this node has too little: another one may have enough."""
     settings = session_options(options)
     if not 0 < len(model) <= MODEL_BYTES_MAX:
         raise BadModel(
@@ -77,9 +78,9 @@ def load(model: bytes, options: Mapping[str, str]) -> OnnxSession:
         session = ort.InferenceSession(
             model, settings, providers=["CPUExecutionProvider"], enable_fallback=0
         )
-    except MemoryError as error:
-        raise BadModel("the model does not fit into memory", hint="see `din node list`") from error
     except Exception as error:  # the library raises a dozen unrelated classes
+        if _is_of_this_node(error):
+            raise MemoryError(clean_message(error)) from error
         raise BadModel(
             f"ONNX Runtime {ort.__version__} refuses the model: {clean_message(error)}",
             hint="check the file with onnx.checker; newer opsets need a newer ONNX Runtime, and "
@@ -273,9 +274,13 @@ def _run_error(error: Exception) -> BadTensor | ExecutionFailed:
     if isinstance(error, BadTensor):
         return error
     message = f"ONNX Runtime: {clean_message(error)}"
-    if isinstance(error, MemoryError) or _OF_THIS_NODE.search(str(error)):
+    if _is_of_this_node(error):
         return ExecutionFailed(message)
     return BadTensor(message, hint="the model cannot compute these inputs: change them")
+
+
+def _is_of_this_node(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or _OF_THIS_NODE.search(str(error)) is not None
 
 
 def _address(array: Array) -> int:

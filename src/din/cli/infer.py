@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -207,7 +208,8 @@ def _show(answer: Inference, form: str) -> None:
 
 
 def _plain(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that JSON can hold; arrays become nested lists, bytes become text."""
+    """Values that JSON can hold; arrays become nested lists, bytes become text, and what is no
+    number (NaN, Infinity) null, as over HTTP."""
     return {name: _plain_value(value) for name, value in result.items()}
 
 
@@ -218,6 +220,8 @@ def _plain_value(value: Any) -> Any:
         return [_plain_value(each) for each in value]
     if hasattr(value, "tolist"):
         return _plain_value(value.tolist())
+    if isinstance(value, float) and not isfinite(value):
+        return None
     return value
 
 
@@ -244,7 +248,7 @@ Detection = tuple[list[float], float | None, str]
 _DETECTION_COLUMNS: Final[tuple[Column[Detection], ...]] = (
     Column("LABEL", lambda row: row[2] or UNKNOWN),
     Column("SCORE", lambda row: number(row[1], 3), is_number=True),
-    Column("BOX", lambda row: ", ".join(f"{each:.0f}" for each in row[0])),
+    Column("BOX", lambda row: ", ".join(number(each) for each in row[0])),
 )
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from din.backends.contract import Session
 from din.backends.registry import import_backend
 from din.domain.tensor import TensorSpec
-from din.errors import BadModel, TooLarge
+from din.errors import BadModel, TooLarge, Unavailable
 from din.wire.worker import Fork, Loaded
 
 MODEL_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024 - 1
@@ -26,7 +26,8 @@ class LoadedSession(Struct, frozen=True):
 
 
 def load(order: Fork, artifacts: Sequence[int]) -> LoadedSession:
-    """Load what the order names. Raises BadModel, UsageError or TooLarge."""
+    """Load what the order names. Raises BadModel, UsageError, TooLarge, or Unavailable
+    and MemoryError for what is this node's own trouble."""
     started = time.perf_counter()
     if order.adapter is not None:
         from din.adapters.registry import load_adapter
@@ -70,7 +71,7 @@ def resident_mib(descriptor: int) -> int:
 
 
 def read_whole(descriptor: int) -> bytes:
-    """All bytes of an artifact; the descriptor is closed. Raises TooLarge, BadModel."""
+    """All bytes of an artifact; the descriptor is closed. Raises TooLarge, Unavailable."""
     # One read takes all but the last page of the largest file: joining pieces would cost a copy.
     try:
         size = os.fstat(descriptor).st_size
@@ -83,11 +84,11 @@ def read_whole(descriptor: int) -> bytes:
         while offset < size:
             part = os.pread(descriptor, size - offset, offset)
             if not part:
-                raise BadModel(f"the model file ended at {offset} of {size} bytes")
+                raise Unavailable(f"the model file ended at {offset} of {size} bytes")
             parts.append(part)
             offset += len(part)
     except OSError as error:
-        raise BadModel(f"the model file cannot be read: {error.strerror}") from error
+        raise Unavailable(f"the model file cannot be read: {error.strerror}") from error
     finally:
         os.close(descriptor)
     return b"".join(parts)
