@@ -117,6 +117,23 @@ def test_a_node_that_has_joined_asks_no_other_machine_in_plain_text(
 
 
 @BOTH
+def test_a_node_that_has_not_joined_asks_no_other_machine_at_all(tmp_path: Path, ask: Ask) -> None:
+    """Whoever announces a gateway of its cluster would be obeyed."""
+    del tmp_path
+
+    async def main() -> None:
+        with pytest.raises(Denied, match="anybody may answer") as told:
+            await ask("http://192.0.2.1:8000", None)
+        assert "din node join TOKEN" in told.value.hint
+
+    asyncio.run(main())
+
+
+def test_on_an_insecure_network_it_asks_whom_it_likes() -> None:
+    assert HttpClient("http://192.0.2.1:8000", is_insecure=True)
+
+
+@BOTH
 def test_a_node_that_has_not_joined_does_not_pretend_to_speak_tls(tmp_path: Path, ask: Ask) -> None:
     del tmp_path
 

@@ -151,7 +151,7 @@ class Agent:
         return SliceFiles(
             Path(self._config.state_dir) / "slices",
             self._log.report,
-            fetch=partial(fetch, tls=self._tls),
+            fetch=partial(fetch, tls=self._tls, is_insecure=self._config.insecure_network),
             quota_bytes=self._config.slice_quota_mib * 1024 * 1024,
         )
 
@@ -219,7 +219,7 @@ class Agent:
             state_dir=Path(config.state_dir),
             random=self._random,
             report=self._log.report,
-            connect=partial(HttpClient, tls=self._tls),
+            connect=partial(HttpClient, tls=self._tls, is_insecure=config.insecure_network),
             browse=partial(browse, command=browse_command(*interface_patterns(config))),
             on_joined=self._on_joined,
             on_rejoin=self._on_joined,

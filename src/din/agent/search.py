@@ -178,6 +178,7 @@ class Search:
         try:
             client = self._connect(url)
         except DinError as error:
+            self._told_hint = error.hint
             return f"is not asked: {error.message}"
         try:
             status, _, body = await client.request("GET", GATEWAY_PATH, timeout_ms=REQUEST_MS)

@@ -152,11 +152,14 @@ class HttpClient:
         *,
         answer_bytes_max: int = ANSWER_BYTES_MAX,
         tls: TlsIdentity | None = None,
+        is_insecure: bool = False,
     ) -> None:
-        """With an identity plain text goes to this host only; what is asked over TLS must be a
-        gateway of the identity's cluster."""
+        """Plain text goes to this host only, unless `is_insecure` and there is no identity; what is
+        asked over TLS must be a gateway of the identity's cluster. Raises Denied."""
         self._base_url = base_url.rstrip("/")
-        self._base = _parse(self._base_url, is_secure_possible=tls is not None)
+        self._base = _parse(
+            self._base_url, is_secure_possible=tls is not None, is_insecure=is_insecure
+        )
         self._tls = tls
         self._answer_bytes_max = answer_bytes_max
         self._connection: _Connection | None = None
@@ -241,6 +244,7 @@ async def fetch(
     on_start: Callable[[int], object] | None = None,
     stall_timeout_ms: int = STALL_TIMEOUT_MS,
     tls: TlsIdentity | None = None,
+    is_insecure: bool = False,
 ) -> Fetched:
     """Stream a file from byte `start` on into `sink`, piece by piece, in the caller's turn.
 
@@ -250,7 +254,7 @@ async def fetch(
     new start). What `sink` raises passes through.
     """
     began_at = asyncio.get_running_loop().time()
-    target = _parse(url, is_secure_possible=tls is not None)
+    target = _parse(url, is_secure_possible=tls is not None, is_insecure=is_insecure)
     connection: _Connection | None = None
     try:
         async with asyncio.timeout(stall_timeout_ms / 1000) as watch:
@@ -322,7 +326,7 @@ async def _open(target: _Target, tls: TlsIdentity | None) -> _Connection:
     return _Connection(reader, writer, target.authority)
 
 
-def _parse(url: str, *, is_secure_possible: bool) -> _Target:
+def _parse(url: str, *, is_secure_possible: bool, is_insecure: bool = False) -> _Target:
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -335,13 +339,25 @@ def _parse(url: str, *, is_secure_possible: bool) -> _Target:
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"{url!r} is no HTTP URL", hint="write it as http://host:port")
-    if parts.scheme == "http" and is_secure_possible and not is_loopback(parts.hostname):
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
+        _check_plain(url, has_joined=is_secure_possible, is_insecure=is_insecure)
+    path = parts.path + (f"?{parts.query}" if parts.query else "")
+    return _Target(parts.hostname, port, path, parts.scheme == "https")
+
+
+def _check_plain(url: str, *, has_joined: bool, is_insecure: bool) -> None:
+    """Raises Denied where plain text must not leave this machine: whoever answers could be anybody,
+    and would give orders."""
+    if has_joined:
         raise Denied(
             f"{url!r} is plain text, and this node has joined its cluster by certificate",
             hint="name the gateway's TLS address: https://HOST:8443",
         )
-    path = parts.path + (f"?{parts.query}" if parts.query else "")
-    return _Target(parts.hostname, port, path, parts.scheme == "https")
+    if not is_insecure:
+        raise Denied(
+            f"{url!r} is plain text to another machine, where anybody may answer",
+            hint="join the cluster (din node join TOKEN), or say --insecure-network",
+        )
 
 
 def _told(url: str, error: Exception, began_at: float, timeout_ms: int) -> Exception:
