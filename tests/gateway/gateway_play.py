@@ -104,6 +104,7 @@ class FakeLink:
 
     is_local = False
     local_host = ""
+    peer_host = ""
 
     def __init__(self, node: FakeNode) -> None:
         self.node = node

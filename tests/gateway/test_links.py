@@ -45,7 +45,7 @@ class FakeLink:
         self.peer_id, self.peer_session, self.is_local = peer_id, session, is_local
         self.is_open = True
         self.is_full = False
-        self.local_host = ""
+        self.local_host = self.peer_host = ""
         self.error: DinError | None = None
         self.sent: list[tuple[AnyMessage, bytes]] = []
         self.waiting: list[Callable[[bool], None]] = []

@@ -60,7 +60,7 @@ class Shop:
         )  # fmt: skip
         deployment = Deployment(epoch=Epoch(1, 1), manifest=manifest, partition=partition)
         self.holding = Holding(record, Serving(deployment, Timeouts()))
-        self.orders = Orders(self.vault, self.artifacts, self, lambda _: (), lambda _: "http://g/")
+        self.orders = Orders(self.vault, self.artifacts, self, lambda *_: (), lambda _: "http://g/")
 
     def is_local(self, node_id: NodeId) -> bool:
         return node_id == HOME

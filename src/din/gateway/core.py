@@ -25,6 +25,7 @@ from din.flow.timeout import Timeouts
 from din.gateway.beats import BeatKeys
 from din.gateway.carving import Carving
 from din.gateway.deployer import Deployer
+from din.gateway.dialable import dialable
 from din.gateway.direct import DirectWorkers
 from din.gateway.dispatch import Dispatch
 from din.gateway.drains import DrainBook
@@ -115,7 +116,7 @@ class Gateway:
         self.vault = effects.vault
         self.vault.has_aes = lambda: has_aes(self.fleet.fleet_nodes())
         self.orders = Orders(
-            self.vault, effects.artifacts, self, self.fleet.addresses, self._artifact_url
+            self.vault, effects.artifacts, self, self._addresses_for, self._artifact_url
         )
         self.deployer = Deployer(
             epochs=EpochBook(effects.store, effects.random),
@@ -160,9 +161,21 @@ class Gateway:
         self.fleet.close()
         self.direct.close()
 
+    def _addresses_for(self, node_id: NodeId, reader: NodeId) -> tuple[str, ...]:
+        """Where the reader can dial the node."""
+        machine = self.links.machine_of(node_id)
+        return dialable(
+            self.fleet.addresses(node_id),
+            is_same_machine=machine is not None and machine == self.links.machine_of(reader),
+            is_same_kind=self._is_joined(node_id) == self._is_joined(reader),
+        )
+
+    def _is_joined(self, node_id: NodeId) -> bool:
+        return self.roll.binding(node_id) is not None
+
     def _artifact_url(self, node_id: NodeId) -> str:
-        is_joined = self.roll.binding(node_id) is not None
-        return self.effects.artifact_url(self.links.local_host(node_id), is_joined=is_joined)
+        host, is_joined = self.links.local_host(node_id), self._is_joined(node_id)
+        return self.effects.artifact_url(host, is_joined=is_joined)
 
     def who(self, name_or_id: str) -> tuple[NodeId, str]:
         """Id and name of a node, whether it is here now or not. Raises NotFound or Conflict."""

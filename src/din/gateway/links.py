@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from din.config import is_loopback
 from din.domain.node import NodeId
 from din.errors import Busy, DinError, Unreachable
 from din.flow.seldom import Seldom
@@ -103,6 +104,14 @@ class NodeLinks:
         """Under which of our addresses a node reached us; empty on this host or without a link."""
         link = self._links.get(node_id)
         return link.local_host if link is not None else ""
+
+    def machine_of(self, node_id: str) -> str | None:
+        """Where a node is, comparable with another's: empty = on this host; None without a link."""
+        link = self._links.get(node_id)
+        if link is None:
+            return None
+        is_here = link.is_local or is_loopback(link.peer_host) or link.peer_host == link.local_host
+        return "" if is_here else link.peer_host
 
     def send(
         self, node_id: str, message: AnyMessage, body: Sequence[memoryview | bytes] = ()

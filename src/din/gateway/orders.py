@@ -43,7 +43,7 @@ class Orders:
         vault: Vault,
         artifacts: ArtifactFolder,
         nodes: Keyholders,
-        addresses: Callable[[NodeId], tuple[str, ...]],
+        addresses: Callable[[NodeId, NodeId], tuple[str, ...]],
         artifact_url: Callable[[NodeId], str],
     ) -> None:
         self._vault = vault
@@ -75,7 +75,7 @@ class Orders:
             manifest.workers,
             manifest.backend_options,
             self._artifact_url(node_id),
-            {each: self._addresses(each) for each in holding.nodes()},
+            {each: self._addresses(each, node_id) for each in holding.nodes()},
             PREPARE_MS_MAX,
             self._vault.sign(statement),
             self._grant(part, node_id) if part.is_sealed else b"",
