@@ -65,7 +65,9 @@ NEEDS: Final[dict[tuple[str, str], Needs]] = {
     ("GET", "/api/v1/plan"): INFER,
     ("GET", "/api/v1/traces"): INFER,
     ("GET", "/api/v1/traces/{request_id}"): INFER,
-    ("GET", "/api/v1/artifacts/{sha256}"): ("node", "models:write"),
+    # Who uploads asks with HEAD what is there already; a hash must not open another's model.
+    ("HEAD", "/api/v1/artifacts/{sha256}"): ("node", "models:write"),
+    ("GET", "/api/v1/artifacts/{sha256}"): ("node", "admin"),
     ("PUT", "/api/v1/artifacts/{sha256}"): MODELS,
     ("GET", "/api/v1/events"): METRICS,
     ("GET", "/api/v1/keys"): ADMIN,
@@ -85,12 +87,12 @@ _PATTERNS: Final = tuple((m, _pattern(path), needs) for (m, path), needs in NEED
 
 
 def needs_of(method: str, path: str) -> Needs | None:
-    """What a request needs; None = no such route. `path` is percent-encoded; HEAD is a GET."""
-    method = "GET" if method == "HEAD" else method
+    """What a request needs; None = no such route. `path` is percent-encoded; HEAD needs what GET
+    does where it has no row of its own."""
     for each, pattern, needs in _PATTERNS:
         if each == method and pattern.fullmatch(path):
             return needs
-    return None
+    return needs_of("GET", path) if method == "HEAD" else None
 
 
 def is_allowed(caller: Caller, needs: Needs, *, is_first: bool = False) -> bool:
