@@ -206,7 +206,7 @@ def test_failures_are_told_louder_the_nearer_the_end_and_tried_again_after_a_pau
 ) -> None:
     log = Log()
     trust = trust_of(tmp_path, log)
-    refusal = Denied("it ended 31.0 days ago", hint="din node join TOKEN")
+    refusal = Denied("it ended 31.0 days ago", hint="din node join -")
     children = Children(monkeypatch, *(refusal for _ in range(3)))
     children.now_ms = BEGINS_MS + 18 * HOUR_MS
 
@@ -226,7 +226,7 @@ def test_failures_are_told_louder_the_nearer_the_end_and_tried_again_after_a_pau
         "certificate_ends_soon",
         "certificate_has_ended",
     ]
-    assert log.told[-1][1]["hint"] == "din node join TOKEN"
+    assert log.told[-1][1]["hint"] == "din node join -"
     assert log.told[-1][1]["left_s"] < 0
 
 

@@ -214,6 +214,6 @@ def test_a_running_node_is_shown_with_where_it_listens(
     with claim_directory(node.folder, "din node edge-1"):
         found = rows(node)["node edge-1 listening"]
         assert (found.state, seen in found.seen) == (state, True), found
-        assert (found.fix == "din node join TOKEN --name edge-1") == (state == "bad")
+        assert (found.fix == "din node join - --name edge-1") == (state == "bad")
         (node.folder / "listening.json").write_text("{")
         assert "node edge-1 listening" not in rows(node)

@@ -372,7 +372,7 @@ def test_a_machine_that_was_off_for_too_long_or_was_revoked_stays_out(network: N
     answer = enrol(order, "renew")
     assert answer.code == "DIN-700"
     assert "renewed for 10 days after its end" in answer.message
-    assert "din node join TOKEN" in answer.hint
+    assert "din node join -" in answer.hint
     fresh = msgspec.structs.replace(order, token=new_token(network))
     assert joined(fresh).node_id == order.node_id
     let_lapse(network, order, days=5)

@@ -28,7 +28,7 @@ def check_host(config: NodeConfig, *, has_joined: bool) -> None:
     if config.host not in LOOPBACK and not (config.insecure_network or has_joined):
         raise UsageError(
             f"host {config.host!r} is not loopback: links would cross the network in plain text",
-            hint="join the cluster first (din node join TOKEN), or say --insecure-network",
+            hint="join the cluster first (din node join -), or say --insecure-network",
         )
 
 

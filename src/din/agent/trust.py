@@ -199,6 +199,6 @@ def open_trust(config: NodeConfig, node_id: str) -> NodeTrust | None:
     if trust.membership.node_id != node_id:
         raise Conflict(
             f"this node is {node_id}, and its certificate is of {trust.membership.node_id}",
-            hint="was the state directory copied? join anew with a token: din node join TOKEN",
+            hint="was the state directory copied? join anew with a token: din node join -",
         )
     return trust

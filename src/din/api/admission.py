@@ -42,7 +42,7 @@ _BE_LOCAL: Final = (
     "on the gateway's machine ask http://127.0.0.1 and its port without a proxy; from elsewhere "
     "show an API key: `din key create`"
 )
-_JOIN_ANEW: Final = "that machine may join anew, with an empty state directory: din node join TOKEN"
+_JOIN_ANEW: Final = "that machine may join anew, with an empty state directory: din node join -"
 _RENEW: Final = "the node renews it by itself; where that fails, join it with a token"
 
 

@@ -69,7 +69,7 @@ def _check_bound(place: Place) -> Iterator[Check]:
         yield Check(name, "ok", f"{seen} (this machine only)")
     else:
         seen = f"INSECURE: {seen} OFF LOOPBACK, in plain text (--insecure-network)"
-        yield Check(name, "bad", seen, f"din node join TOKEN --name {place.folder.name}")
+        yield Check(name, "bad", seen, f"din node join - --name {place.folder.name}")
 
 
 def check_authority(place: Place, now: datetime) -> Check:
@@ -94,7 +94,7 @@ def check_certificate(place: Place, now: datetime) -> Check:
     from din.trust.validity import validity_of
 
     name, path = f"{place.name} certificate", place.trust / f"{place.role}.pem"
-    fix = "din node join TOKEN" if place.role == "node" else "din down && din up"
+    fix = "din node join -" if place.role == "node" else "din down && din up"
     try:
         validity = validity_of(path)
     except DinError as error:

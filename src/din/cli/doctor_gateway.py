@@ -28,7 +28,7 @@ RECENTLY: Final = timedelta(days=7)
 """A key that was used so shortly before it expired is probably still shown by somebody."""
 NAMES_MAX: Final = 5
 SECURE_FIX: Final = "din down && din up --host ADDRESS"
-JOIN_FIX: Final = "din node join TOKEN, then start it without --insecure-network"
+JOIN_FIX: Final = "din node join -, then start it without --insecure-network"
 
 
 def check_listening(place: Place | None, environment: Mapping[str, str]) -> Check:

@@ -51,7 +51,7 @@ def parse_peer_name(uri: str, serial: str = "") -> PeerName:
     if found is None:
         raise Denied(
             f"the certificate names {uri!r:.120}, which is no machine of DIN",
-            hint="join this machine with a token of its cluster: din node join TOKEN",
+            hint="join this machine with a token of its cluster: din node join -",
         )
     cluster, role, name = found.groups()
     return PeerName(cluster, "node" if role == "node" else "gateway", name, serial)

@@ -31,7 +31,7 @@ from din.trust.requests import key_digest, public_key_bytes, public_key_of_reque
 
 JOINS_AT_ONCE_MAX: Final = 16
 DAY_MS: Final = 24 * 3600 * 1000
-JOIN_ANEW: Final = "join the machine anew with a token: din node join TOKEN; it keeps its id"
+JOIN_ANEW: Final = "join the machine anew with a token: din node join -; it keeps its id"
 
 
 class Enrolment:
@@ -157,7 +157,7 @@ class Enrolment:
         Raises Denied."""
         name = peer.name or (peer.lapsed.name if peer.lapsed is not None else None)
         if name is None or name.role != "node":
-            raise Denied("only a node with a certificate can renew one", hint="din node join TOKEN")
+            raise Denied("only a node with a certificate can renew one", hint="din node join -")
         caller = Caller(kind="node", name=name.id, address=peer.address)
         try:
             self._check_renewal(order, peer, name)

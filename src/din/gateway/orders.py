@@ -100,7 +100,7 @@ class Orders:
                 raise CannotPlace(
                     f"slice {part.name!r} is sealed, and the node has no certificate to grant its "
                     "key to",
-                    hint="join that machine with a token: din node join TOKEN",
+                    hint="join that machine with a token: din node join -",
                 )
         file = self._artifacts.file(part.artifacts[0].sha256)
         return self._vault.grant(file, recipient)

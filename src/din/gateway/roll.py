@@ -125,7 +125,7 @@ class Roll:
         elif peer.is_tls:
             raise Denied(
                 f"node {node_id} showed no certificate",
-                hint="join this machine with a token: din node join TOKEN",
+                hint="join this machine with a token: din node join -",
             )
         elif node_id in self._bound:
             raise Denied(

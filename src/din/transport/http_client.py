@@ -335,7 +335,7 @@ def _parse(url: str, *, is_secure_possible: bool, is_insecure: bool = False) -> 
     if parts.scheme == "https" and not is_secure_possible:
         raise UsageError(
             f"{url!r} speaks TLS, and this node has no certificate",
-            hint="join its cluster: din node join TOKEN",
+            hint="join its cluster: din node join -",
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"{url!r} is no HTTP URL", hint="write it as http://host:port")
@@ -356,7 +356,7 @@ def _check_plain(url: str, *, has_joined: bool, is_insecure: bool) -> None:
     if not is_insecure:
         raise Denied(
             f"{url!r} is plain text to another machine, where anybody may answer",
-            hint="join the cluster (din node join TOKEN), or say --insecure-network",
+            hint="join the cluster (din node join -), or say --insecure-network",
         )
 
 

@@ -90,13 +90,13 @@ def read_membership(folder: Path) -> Membership:
     except FileNotFoundError:
         raise Unavailable(
             f"{path} is missing: this machine has not joined a cluster",
-            hint="join one: din node join TOKEN",
+            hint="join one: din node join -",
         ) from None
     except OSError as error:
         raise disk_error(path, error) from error
     except msgspec.MsgspecError as error:
         raise Unavailable(
-            f"{path} cannot be read: {error}", hint="join anew: din node join TOKEN"
+            f"{path} cannot be read: {error}", hint="join anew: din node join -"
         ) from None
 
 

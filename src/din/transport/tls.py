@@ -133,14 +133,14 @@ def _context(protocol: ssl._SSLMethod, files: TlsFiles) -> ssl.SSLContext:  # py
     _harden(context)
     for path in (files.authority, files.certificate, files.key):
         if not path.is_file():
-            raise Unavailable(f"{path} is missing", hint="join the cluster: din node join TOKEN")
+            raise Unavailable(f"{path} is missing", hint="join the cluster: din node join -")
     try:
         context.load_verify_locations(cafile=str(files.authority))
         context.load_cert_chain(str(files.certificate), str(files.key))
     except (ssl.SSLError, OSError) as error:
         raise Unavailable(
             f"{files.certificate} cannot be used: {error.strerror or type(error).__name__}",
-            hint="join the cluster anew: din node join TOKEN",
+            hint="join the cluster anew: din node join -",
         ) from None
     return context
 

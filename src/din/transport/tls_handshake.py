@@ -22,7 +22,7 @@ from din.transport.tls_socket import CUT, TlsSocket, tls_reason
 from din.wire.frame import MAGIC, encode_head
 from din.wire.messages import Refused
 
-PLAIN_AT_TLS: Final = "links are encrypted here: join the cluster first (din node join TOKEN)"
+PLAIN_AT_TLS: Final = "links are encrypted here: join the cluster first (din node join -)"
 _ENDS: Final = (CUT, os.strerror(errno.ECONNRESET), os.strerror(errno.EPIPE))
 _TLS_RECORD: Final = b"\x16"
 """First byte of every TLS handshake."""
@@ -122,5 +122,5 @@ def _failed(reason: str, *, is_server: bool) -> Unreachable:
     why = "" if is_server or reason not in _ENDS else "; does it speak without TLS there?"
     return Unreachable(
         f"TLS handshake: {reason}{why}",
-        hint="both machines must have joined the same cluster: din node join TOKEN",
+        hint="both machines must have joined the same cluster: din node join -",
     )

@@ -63,7 +63,7 @@ def data_key_of(grant: bytes, header: Header, own_key: ec.EllipticCurvePrivateKe
     if own_key is None:
         raise Denied(
             "the grant is for a node with a certificate and this one has none",
-            hint="join the cluster: din node join TOKEN",
+            hint="join the cluster: din node join -",
         )
     point = grant[1 : 1 + POINT_BYTES]
     try:

@@ -72,7 +72,7 @@ def check_signature(signing_key: str, statement: bytes, signature: bytes) -> Non
     except ValueError:
         raise UsageError(
             f"the gateway's signing key {signing_key!r:.60} is no ed25519 key",
-            hint="join the cluster anew: din node join TOKEN",
+            hint="join the cluster anew: din node join -",
         ) from None
     if not signature:
         raise Denied("the slice is not signed", hint="update the gateway")

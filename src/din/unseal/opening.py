@@ -56,7 +56,7 @@ def trusted_in(folder: Path) -> Trusted:
         found = msgspec.json.decode(cluster.read_bytes(), type=_Cluster)
     except (OSError, msgspec.MsgspecError) as error:
         raise Unavailable(
-            f"{cluster} cannot be read: {error}", hint="join the cluster anew: din node join TOKEN"
+            f"{cluster} cannot be read: {error}", hint="join the cluster anew: din node join -"
         ) from None
     return Trusted(found.signing_key, load_key(read_secret(key)) if key.exists() else None)
 
