@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from din.discovery.admission import Terms, admit
-from din.discovery.events import AnswerBeat, BeatReceived, NodeLeft
+from din.discovery.events import AnswerBeat, NodeLeft
 from din.discovery.membership import Membership
 from din.discovery.schedule import BeatSchedule
 from din.domain.views import ErrorView, GatewayView
@@ -63,8 +63,7 @@ class FakeGateway:
     def beat(self, now_ms: int, body: bytes) -> bytes:
         beat = decode_heartbeat(body)
         self.beats.append(beat)
-        event = BeatReceived(beat.node_id, beat.session, beat.counter, beat.health)
-        order = self.membership.handle(now_ms, event)[-1]
+        order = self.membership.handle(now_ms, beat)[-1]
         assert isinstance(order, AnswerBeat)
         return encode_heartbeat_answer(order.answer)
 

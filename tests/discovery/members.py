@@ -1,8 +1,9 @@
 """Nodes, and a driver that honours wake-ups, for the tests of membership."""
 
-from din.discovery.events import BeatReceived, LinkOpened, NodeRegistered, Woke
+from din.discovery.events import LinkOpened, NodeRegistered, Woke
 from din.discovery.membership import Membership
 from din.domain.node import NodeHealth, NodeId, NodeProfile
+from din.wire.heartbeat import Heartbeat
 
 NODE_A = NodeId("000000000000000a")
 NODE_B = NodeId("000000000000000b")
@@ -51,7 +52,7 @@ class Play:
     def beat(self, node_id=NODE_A, session=1, counter=None, health=None) -> tuple:
         self.counter += 1
         number = self.counter if counter is None else counter
-        return self.do(BeatReceived(node_id, session, number, health or NodeHealth()))
+        return self.do(Heartbeat(node_id, session, number, health or NodeHealth()))
 
     def beat_for(self, duration_ms: int, *nodes) -> list:
         out = []

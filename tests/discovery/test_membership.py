@@ -7,7 +7,6 @@ from members import NODE_A, NODE_B, Play, profile
 
 from din.discovery.events import (
     AnswerBeat,
-    BeatReceived,
     DispatchFailed,
     DrainRequested,
     EvictSession,
@@ -32,6 +31,7 @@ from din.discovery.member import TRANSITIONS
 from din.discovery.membership import Membership
 from din.discovery.schedule import FORGOTTEN_AFTER_MS, PIPELINE
 from din.domain.node import NodeHealth, NodeId
+from din.wire.heartbeat import Heartbeat
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_an_older_counter_is_answered_but_not_recorded(play: Play) -> None:
 def test_only_the_receivers_clock_decides(play: Play) -> None:
     """T12: a beat carries no time; a clock that runs backwards here changes nothing either."""
     play.join()
-    assert not any("time" in each or "clock" in each for each in BeatReceived.__struct_fields__)
+    assert not any("time" in each or "clock" in each for each in Heartbeat.__struct_fields__)
     play.beat_for(60_000)
     play.now_ms -= 50_000
     assert changes(play.beat()) == []

@@ -7,7 +7,6 @@ from members import profile
 
 from din.discovery.events import (
     AnswerBeat,
-    BeatReceived,
     DispatchFailed,
     DrainRequested,
     LinkClosed,
@@ -25,6 +24,7 @@ from din.discovery.events import (
 from din.discovery.membership import Membership
 from din.discovery.schedule import FLEET
 from din.domain.node import NodeHealth, NodeId
+from din.wire.heartbeat import Heartbeat
 
 NODES = st.sampled_from([NodeId(f"{number:016x}") for number in (1, 2, 3)])
 SESSIONS = st.integers(1, 3)
@@ -74,7 +74,7 @@ class MembershipMachine(RuleBasedStateMachine):
     def beat(self, node_id, session, is_late) -> None:
         self.counter += 1
         number = 0 if is_late else self.counter
-        out = self.tell(BeatReceived(node_id, session, number, NodeHealth()))
+        out = self.tell(Heartbeat(node_id, session, number, NodeHealth()))
         assert isinstance(out[-1], AnswerBeat)
         member = self.membership.member(node_id)
         is_known = member and member.profile.session == session and member.status != "lost"

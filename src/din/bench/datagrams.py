@@ -35,7 +35,7 @@ BEATS_MIN: Final = 100_000
 NODES: Final = 100
 BURST: Final = 200
 """Beats under way at once: as when a fleet's beats come together."""
-BURSTS: Final = 100
+BURSTS: Final = 500
 """Made before they are sent, so that only the gateway works meanwhile."""
 ANSWER_S_MAX: Final = 5.0
 NAP_S: Final = 0.001

@@ -5,22 +5,13 @@ from __future__ import annotations
 from msgspec import Struct
 
 from din.domain.node import NodeHealth, NodeId, NodeProfile, NodeStatus
-from din.wire.heartbeat import HeartbeatAnswer
+from din.wire.heartbeat import Heartbeat, HeartbeatAnswer
 
 
 class NodeRegistered(Struct, frozen=True):
     """A checked registration arrived. Harmless when repeated."""
 
     profile: NodeProfile
-
-
-class BeatReceived(Struct, frozen=True):
-    """A checked heartbeat arrived."""
-
-    node_id: NodeId
-    session: int
-    counter: int
-    health: NodeHealth
 
 
 class LinkOpened(Struct, frozen=True):
@@ -84,7 +75,7 @@ class Woke(Struct, frozen=True):
 
 MembershipEvent = (
     NodeRegistered
-    | BeatReceived
+    | Heartbeat
     | LinkOpened
     | LinkClosed
     | DispatchFailed

@@ -37,7 +37,6 @@ import msgspec
 from din.discovery import health_score
 from din.discovery.events import (
     AnswerBeat,
-    BeatReceived,
     DispatchFailed,
     DrainRequested,
     EvictSession,
@@ -70,6 +69,7 @@ from din.discovery.schedule import (
 )
 from din.discovery.timers import Timers
 from din.domain.node import NodeId, NodeProfile
+from din.wire.heartbeat import Heartbeat
 
 MEMBERS_MAX: Final = 20_000
 DRAIN_REASON: Final = "drained by an operator"
@@ -131,7 +131,7 @@ class Membership:
             self._notice_stall(wakeup_ms)
             self._expire()
         match event:
-            case BeatReceived():  # first, since nothing else comes so often
+            case Heartbeat():  # first, since nothing else comes so often
                 self._beat(event)
             case NodeRegistered():
                 self._register(event.profile)
@@ -232,7 +232,7 @@ class Membership:
 
     # -- beats ----------------------------------------------------------------------------------
 
-    def _beat(self, beat: BeatReceived) -> None:
+    def _beat(self, beat: Heartbeat) -> None:
         member = self._members.get(beat.node_id)
         is_current = member is not None and member.profile.session == beat.session
         if member is None or not is_current or member.status == "lost":
@@ -242,7 +242,7 @@ class Membership:
             self._accept_beat(member, beat)
         self._out.append(_DRAINING if member.is_draining else _OK)
 
-    def _accept_beat(self, member: Record, beat: BeatReceived) -> None:
+    def _accept_beat(self, member: Record, beat: Heartbeat) -> None:
         schedule, now_ms = self._schedule, self._now_ms
         gap_ms = now_ms - max(member.seen_ms, self._amnesty_ms)
         missed = schedule.missed_in(gap_ms) if gap_ms > schedule.interval_ms else 0

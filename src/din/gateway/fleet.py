@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from random import Random
+from typing import Final
 
 from msgspec.structs import replace
 
 from din.discovery.admission import Terms, admit
 from din.discovery.events import (
     AnswerBeat,
-    BeatReceived,
     DispatchFailed,
     DrainRequested,
     EvictSession,
@@ -54,6 +54,9 @@ from din.placement.planner import plan_deployment
 from din.placement.policy import Policy
 from din.wire.heartbeat import decode_heartbeat, encode_heartbeat_answer
 from din.wire.registration import Registration, RegistrationAnswer
+
+BEAT_ORDERS: Final = 2
+"""What membership orders after a beat that is no news: its health, and the answer."""
 
 Report = Callable[..., None]
 Admitted = Callable[[NodeProfile], NodeProfile]
@@ -118,7 +121,10 @@ class Fleet:
         beat = decode_heartbeat(body)
         if check_sender is not None:
             check_sender(beat.node_id)
-        orders = self._handle(BeatReceived(beat.node_id, beat.session, beat.counter, beat.health))
+        orders = self._membership.handle(self._now_ms(), beat)
+        self._perform(orders)
+        if len(orders) > BEAT_ORDERS:
+            self._arm()  # by itself a beat makes no deadline earlier
         answer = orders[-1]  # after what follows from the beat
         assert isinstance(answer, AnswerBeat), "every beat is answered"
         return encode_heartbeat_answer(answer.answer)

@@ -22,7 +22,6 @@ import msgspec
 
 from din.discovery.events import (
     AnswerBeat,
-    BeatReceived,
     DispatchFailed,
     EvictSession,
     LinkClosed,
@@ -41,6 +40,7 @@ from din.sim.control import Control, SimDeployment
 from din.sim.node import SimNode
 from din.sim.scenario import Counts, InvariantBroken, Report, Scenario
 from din.sim.timers import Timers
+from din.wire.heartbeat import Heartbeat
 
 LATENCY_MS: Final = (1, 30)
 LOAD_MS: Final = (50, 500)
@@ -179,7 +179,7 @@ class World:
         if not self._is_heard(node, session):
             return
         self.counts.beats += 1
-        orders = self.tell(BeatReceived(node.node_id, session, counter, health))
+        orders = self.tell(Heartbeat(node.node_id, session, counter, health))
         answers = [order.answer for order in orders if isinstance(order, AnswerBeat)]
         if answers == ["register again"]:
             self._later(partial(self._register, node, session))

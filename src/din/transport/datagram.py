@@ -12,7 +12,7 @@ from typing import Any, Final
 from din.errors import Conflict, DinError, Unreachable
 from din.transport.sockets import reason_of
 
-DATAGRAM_BYTES_MAX: Final = 2048
+DATAGRAM_BYTES_MAX: Final = 256
 """Longer ones are cut by the kernel, and then fail every check."""
 DATAGRAMS_PER_TURN_MAX: Final = 64
 RECEIVE_BUFFER_BYTES: Final = 1024 * 1024

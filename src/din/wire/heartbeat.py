@@ -47,7 +47,7 @@ _ANSWERS: Final[tuple[HeartbeatAnswer, ...]] = ("ok", "register again", "drainin
 _ENCODED_ANSWERS: Final = {each: ANSWER.pack(FORMAT, at) for at, each in enumerate(_ANSWERS)}
 
 
-class Heartbeat(Struct, frozen=True, kw_only=True):
+class Heartbeat(Struct, frozen=True):
     """One beat of one session of a node."""
 
     node_id: NodeId
@@ -124,9 +124,7 @@ def decode_heartbeat(body: Buffer) -> Heartbeat:
         power_w=_tenths(_POWER, power, 0.0, POWER_W_MAX) if measured & _POWER else None,
         queue_length=queue_length,
     )
-    return Heartbeat(
-        node_id=NodeId(f"{node:016x}"), session=session, counter=counter, health=health
-    )
+    return Heartbeat(NodeId(f"{node:016x}"), session, counter, health)
 
 
 def encode_heartbeat_answer(answer: HeartbeatAnswer) -> bytes:
