@@ -47,7 +47,7 @@ def told(sender: str, *orders: AnyMessage) -> tuple[list[str], list[str]]:
     def report(event: str, **facts: Any) -> None:
         refused.append((event, facts["peer"], facts["kind"]))
 
-    router: Any = Router(part, part, part, part, part, report)  # type: ignore[arg-type]
+    router: Any = Router(part, part, part, part, part, report)
     for order in orders:
         router.on_message(link, order, None, ())
     return part.done, refused

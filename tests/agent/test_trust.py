@@ -62,7 +62,7 @@ def node(folder: Path) -> Path:
 
 
 def trust_of(folder: Path, log: Log, *gateways: str) -> NodeTrust:
-    return NodeTrust(node(folder), log, Random(1), gateways)  # type: ignore[arg-type]
+    return NodeTrust(node(folder), log, Random(1), gateways)
 
 
 class Children:
@@ -112,7 +112,7 @@ def test_renewal_is_due_about_two_thirds_through_and_when_the_clock_went_back(
 def test_nodes_that_joined_together_do_not_renew_together(tmp_path: Path) -> None:
     folder = node(tmp_path)
     at_ms = BEGINS_MS + 16 * HOUR_MS
-    due = {NodeTrust(folder, Log(), Random(seed)).is_due(at_ms) for seed in range(20)}  # type: ignore[arg-type]
+    due = {NodeTrust(folder, Log(), Random(seed)).is_due(at_ms) for seed in range(20)}
     assert due == {True, False}
 
 
@@ -172,7 +172,7 @@ def test_a_gateway_that_has_moved_is_looked_for_and_no_other_when_one_was_named(
 
     async def renewed(browse: BrowseCall | None, *outcomes: object) -> list[EnrolOrder]:
         children = Children(monkeypatch, *outcomes)
-        trust = NodeTrust(folder, log, Random(1), (), browse)  # type: ignore[arg-type]
+        trust = NodeTrust(folder, log, Random(1), (), browse)
         children.now_ms = trust.membership.ends_ms
         before = len(log.told)
         trust.start(lambda: None)

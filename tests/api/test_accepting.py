@@ -43,7 +43,7 @@ def test_without_descriptors_it_tries_once_and_pauses(monkeypatch: pytest.Monkey
             accepted.close()
             taken.set_result(address)
 
-        acceptor = Acceptor(full, take)  # type: ignore[arg-type]
+        acceptor = Acceptor(full, take)
         acceptor.start()
         with socket.create_connection(full.real.getsockname()):
             acceptor._on_acceptable()

@@ -100,7 +100,7 @@ def in_hall(
         front = hall.front = Front(
             Turns(hall.inference, hall.control), limits or FrontLimits(), admission
         )
-        app = build_app(hall.control, hall.inference, front.limits, trust=hall)  # type: ignore
+        app = build_app(hall.control, hall.inference, front.limits, trust=hall)
         files = hall.machine("gateway")
         context = server_context(files, is_certificate_required=False, is_lapsed_heard=True)
         sock = bind("127.0.0.1", 0)

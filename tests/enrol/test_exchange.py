@@ -68,7 +68,7 @@ class Impostor:
             "begins_ms": 1,
             "ends_ms": 2,
         }
-        return answer(msgspec.json.encode(Enrolled(**{**facts, **others})))  # type: ignore[arg-type]
+        return answer(msgspec.json.encode(Enrolled(**{**facts, **others})))
 
     def order(self) -> EnrolOrder:
         token = JoinToken(self.authority.sha256, "434d5aaa", SECRET).text

@@ -30,7 +30,7 @@ class Ears:
         def listen(node: FakeNode, link: object, message: AnyMessage) -> None:
             if isinstance(message, ThrownOut):
                 self.told.append((node.name, message))
-            heard(node, link, message)  # type: ignore[arg-type]
+            heard(node, link, message)
 
         monkeypatch.setattr(FakeNode, "heard", listen)
 
@@ -122,7 +122,7 @@ def test_a_node_whose_link_takes_nothing_is_cut_off_and_told_when_it_is_back(
         await asyncio.sleep(1)
         full = second.link
         assert full is not None
-        full.send = lambda *_, **__: False  # type: ignore[method-assign]
+        full.send = lambda *_, **__: False
         await out(play, first)
         assert not full.is_open
         await asyncio.sleep(5)
@@ -140,7 +140,7 @@ def test_revocations_of_long_ago_and_beyond_the_limit_are_not_told(
     async def story() -> None:
         now_ms = 0
         store = MemoryStore()
-        roll = Roll(store, lambda: now_ms)  # type: ignore[arg-type]
+        roll = Roll(store, lambda: now_ms)
         for number in range(5):
             now_ms = number * 1000
             await roll.revoke(f"{number:016x}", "")
@@ -148,7 +148,7 @@ def test_revocations_of_long_ago_and_beyond_the_limit_are_not_told(
         assert roll.thrown_out() == newest
         now_ms = TOLD_MS + 3500
         assert roll.thrown_out() == newest[:1]
-        again = Roll(store, lambda: now_ms)  # type: ignore[arg-type]
+        again = Roll(store, lambda: now_ms)
         await again.load()
         assert again.thrown_out() == newest[:1]
         now_ms = TOLD_MS + 4001

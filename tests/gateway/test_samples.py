@@ -26,7 +26,7 @@ def node(node_id: NodeId = NODE, **health: float) -> FleetNode:
         backends=(),
         addresses=(),
     )
-    return FleetNode(profile=profile, health=NodeHealth(**health), status="ready")  # type: ignore[arg-type]
+    return FleetNode(profile=profile, health=NodeHealth(**health), status="ready")
 
 
 def samples(loaded_mib: int = 0) -> Samples:

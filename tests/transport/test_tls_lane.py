@@ -508,7 +508,7 @@ def test_a_renewed_certificate_is_used_by_new_links_and_open_ones_stay(tmp_path:
             await again.wait_ended()
 
     async def serials_of(machines: Machines, tls: TlsIdentity) -> str:
-        machines.client = tls.client  # type: ignore[method-assign]
+        machines.client = tls.client
         async with secured(machines) as (_, server):
             return server.peer.serial
 

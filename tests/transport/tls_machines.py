@@ -97,7 +97,7 @@ def ask_for_new_keys(sock: TlsSocket) -> None:
     library = ctypes.CDLL(_ssl.__file__)
     if not hasattr(library, "SSL_key_update"):
         pytest.skip("this build of Python hides OpenSSL's functions")
-    inner = sock._socket._sslobj  # type: ignore[attr-defined]
+    inner = sock._socket._sslobj
     head = object.__basicsize__
     pointer = ctypes.c_void_p.from_address(id(inner) + head + ctypes.sizeof(ctypes.c_void_p))
     library.SSL_key_update.argtypes = [ctypes.c_void_p, ctypes.c_int]
