@@ -20,26 +20,20 @@ from msgspec.structs import replace
 
 from din.access.scopes import owns
 from din.artifacts.files import ArtifactFolder
-from din.backends.options import check_backend_options
-from din.domain.model import CarveAnswer, CarveRequest
 from din.domain.node import NodeId
 from din.domain.trust import GATEWAY, Caller
 from din.domain.views import RegisterModel
 from din.errors import Conflict, Denied, DinError, NotFound, TooLarge
+from din.gateway.building import Builder
 from din.gateway.carving import Carving
 from din.gateway.names import nearest, normal_model_id
-from din.gateway.partition import build_partition, marked_private
 from din.gateway.record import (
     ModelRecord,
-    adapter_of,
     artifacts_of,
     check_counts,
     key_of,
-    manifest_of,
     newest_of,
-    notes_of,
     read_record,
-    settings_of,
 )
 from din.gateway.serving import Serving
 from din.store.contract import Store
@@ -74,8 +68,7 @@ class ModelBook:
         """`seals`: whether a model is sealed whose registration asks so, or does not say (None)."""
         self._store = store
         self._artifacts = artifacts
-        self._carving = carving
-        self._seals = seals
+        self._builder = Builder(artifacts, carving, seals)
         self._deployer: Deploying | None = None
         self._records: dict[str, dict[str, ModelRecord]] = {}
         self._servings: dict[tuple[str, str], Serving] = {}
@@ -179,7 +172,7 @@ class ModelBook:
             raise TooLarge(full, hint="remove an unused one: din model remove MODEL")
         digest = hashlib.sha256(msgspec.json.encode(order, order="sorted")).hexdigest()
         for record in known.values():
-            is_kept = record.manifest.is_encrypted or not self._seals(order.encrypt)
+            is_kept = record.manifest.is_encrypted or not self._builder.seals(order.encrypt)
             if record.order_sha256 == digest and is_kept and self._is_served(record):
                 return record
         version = str(int(newest_of(known)) + 1) if known else "1"
@@ -224,32 +217,14 @@ class ModelBook:
         memory_mib_max: int | None,
         tenant: str,
     ) -> ModelRecord:
-        model_id = order.model_id
-        before, after = adapter_of(order.before, "before"), adapter_of(order.after, "after")
-        is_encrypted = self._seals(order.encrypt)
-        carved = await self._carve(order, memory_mib_max, is_encrypted=is_encrypted)
-        made = {artifact.sha256 for part in carved.slices for artifact in part.artifacts}
-        try:
-            for backend in {part.backend for part in carved.slices}:
-                check_backend_options(backend, order.backend_options)
-            partition = marked_private(build_partition(carved, before, after), order.private)
-            if is_encrypted and not self._is_slice(order.source_sha256):
-                await self._carving.seal_source(order.source_sha256)
-        except DinError:
-            self._drop_artifacts(made - {order.source_sha256})
-            raise
-        return ModelRecord(
-            manifest=replace(
-                manifest_of(order, model_id, version, carved, partition, memory_mib_max),
-                tenant=tenant,
-                is_encrypted=is_encrypted,
-            ),
-            partition=partition,
-            cuts=carved.cuts,
-            order=order,
-            order_sha256=digest,
-            warnings=carved.warnings,
-            notes=notes_of(memory_mib_max, carved),
+        return await self._builder.build(
+            order,
+            version=version,
+            digest=digest,
+            tenant=tenant,
+            memory_mib_max=memory_mib_max,
+            is_fetched=self._is_slice,
+            drop=self._drop_artifacts,
         )
 
     async def _keep(self, record: ModelRecord) -> None:
@@ -347,25 +322,6 @@ class ModelBook:
             for record in self._all_records()
             for part in record.partition.slices
             for artifact in part.artifacts
-        )
-
-    async def _carve(
-        self, order: RegisterModel, memory_mib_max: int | None, *, is_encrypted: bool
-    ) -> CarveAnswer:
-        if self._artifacts.sealed_file(order.source_sha256) is None:
-            self._artifacts.file(order.source_sha256)  # raises NotFound for what was not uploaded
-        return await self._carving.carve(
-            CarveRequest(
-                model_path="",
-                output_path="",
-                partition_points=order.partition_points,
-                backend_map=order.backend_map,
-                slice_settings=settings_of(order),
-                input_shapes=order.inputs,
-                memory_mib_max=memory_mib_max,
-            ),
-            order.source_sha256,
-            is_sealed=is_encrypted,
         )
 
     async def _deploy(self, record: ModelRecord) -> None:

@@ -1,0 +1,94 @@
+"""From an order to a version that can be deployed: carved, adapted, sealed where it must be.
+
+The rooms for what is decided before and checked after the cut (profiles, choice of cuts, encodings,
+verification) lead here; `models` keeps the book of what was built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from din.artifacts.files import ArtifactFolder
+from din.backends.options import check_backend_options
+from din.domain.model import CarveAnswer, CarveRequest
+from din.domain.views import RegisterModel
+from din.errors import DinError
+from din.gateway.carving import Carving
+from din.gateway.partition import build_partition, marked_private
+from din.gateway.record import ModelRecord, adapter_of, manifest_of, notes_of, settings_of
+
+
+class Builder:
+    """Builds versions; keeps nothing."""
+
+    def __init__(
+        self,
+        artifacts: ArtifactFolder,
+        carving: Carving,
+        seals: Callable[[bool | None], bool],
+    ) -> None:
+        """`seals`: whether a model is sealed whose registration asks so, or does not say (None)."""
+        self._artifacts = artifacts
+        self._carving = carving
+        self.seals = seals
+
+    async def build(
+        self,
+        order: RegisterModel,
+        *,
+        version: str,
+        digest: str,
+        tenant: str,
+        memory_mib_max: int | None = None,
+        is_fetched: Callable[[str], bool],
+        drop: Callable[[set[str]], None],
+    ) -> ModelRecord:
+        """One version. `is_fetched`: whether nodes fetch that file as it is; `drop` takes the
+        artifacts of what fails. Raises as `ModelBook.register`."""
+        before, after = adapter_of(order.before, "before"), adapter_of(order.after, "after")
+        is_encrypted = self.seals(order.encrypt)
+        carved = await self._carve(order, memory_mib_max, is_encrypted=is_encrypted)
+        made = {artifact.sha256 for part in carved.slices for artifact in part.artifacts}
+        try:
+            for backend in {part.backend for part in carved.slices}:
+                check_backend_options(backend, order.backend_options)
+            partition = marked_private(build_partition(carved, before, after), order.private)
+            if is_encrypted and not is_fetched(order.source_sha256):
+                await self._carving.seal_source(order.source_sha256)
+        except DinError:
+            drop(made - {order.source_sha256})
+            raise
+        return ModelRecord(
+            manifest=replace(
+                manifest_of(order, order.model_id, version, carved, partition, memory_mib_max),
+                tenant=tenant,
+                is_encrypted=is_encrypted,
+            ),
+            partition=partition,
+            cuts=carved.cuts,
+            order=order,
+            order_sha256=digest,
+            warnings=carved.warnings,
+            notes=notes_of(memory_mib_max, carved),
+        )
+
+    async def _carve(
+        self, order: RegisterModel, memory_mib_max: int | None, *, is_encrypted: bool
+    ) -> CarveAnswer:
+        if self._artifacts.sealed_file(order.source_sha256) is None:
+            self._artifacts.file(order.source_sha256)  # raises NotFound for what was not uploaded
+        return await self._carving.carve(
+            CarveRequest(
+                model_path="",
+                output_path="",
+                partition_points=order.partition_points,
+                backend_map=order.backend_map,
+                slice_settings=settings_of(order),
+                input_shapes=order.inputs,
+                memory_mib_max=memory_mib_max,
+            ),
+            order.source_sha256,
+            is_sealed=is_encrypted,
+        )
