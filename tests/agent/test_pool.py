@@ -17,7 +17,7 @@ import pytest
 
 from din.agent.pool import PoolSettings, WorkerPool
 from din.agent.zygote import Zygote
-from din.domain.model import CONTEXT_TENSOR, AdapterSpec, Slice
+from din.domain.model import CONTEXT_TENSOR, AdapterSpec, Artifact, Slice
 from din.domain.tensor import TensorMeta, TensorSpec, nbytes_of
 from din.errors import (
     BadModel,
@@ -51,6 +51,7 @@ def a_slice(**changes: Any) -> Slice:
         "index": 0,
         "slice_id": "0" * 64,
         "name": "test/0",
+        "artifacts": (Artifact("0" * 64, 0),),
         "inputs": (),
         "outputs": (),
     }
@@ -484,6 +485,32 @@ def test_a_slice_that_is_not_what_it_was_registered_as_is_refused(
     play(story)
 
 
+def test_weights_in_a_file_of_their_own_are_loaded_with_the_model(
+    tmp_path: Path, models: ModuleType
+):
+    async def story(it: Bench) -> None:
+        model, weights, empty = (tmp_path / each for each in ("model", "weights", "empty"))
+        model.write_bytes(models.plus_weight("ab" * 32, offset=64))
+        weights.write_bytes(bytes(64) + struct.pack("<4f", 10, 20, 30, 40))
+        empty.touch()
+        files = (Artifact("cd" * 32, 0), Artifact("ab" * 32, 0, "weights"))
+        pool = it.pool()
+        await pool.start(a_slice(artifacts=files), [model, weights], 1, {}, wants_direct=False)
+        found = await run(pool.pick(), (X4, struct.pack("<4f", 1, 2, 3, 4)))
+        assert struct.unpack("<4f", found[0][1]) == (11, 22, 33, 44)
+        for artifacts, paths, error, says in (
+            (files, [model, empty], Unavailable, "cannot be mapped"),
+            (files[:1], [model], BadModel, "External data path"),
+            (files[1:], [weights], BadModel, "the files given are: weights"),
+            (files[:1] * 2, [model, model], BadModel, "the files given are: model, model"),
+        ):
+            part = a_slice(artifacts=artifacts)
+            with pytest.raises(error, match=says):
+                await it.pool().start(part, paths, 1, {}, wants_direct=False)
+
+    play(story)
+
+
 def test_loading_has_a_time_limit(tmp_path: Path, models: ModuleType):
     async def story(it: Bench) -> None:
         file = tmp_path / "model.onnx"
@@ -559,7 +586,7 @@ def test_adapters_run_in_workers_like_slices():
         inputs, outputs = before_specs(image, (TensorSpec("in", "FP32", (1, 3, "H", "W")),))
         pool = it.pool()
         loaded = await pool.start(
-            a_slice(kind="before", adapter=image, inputs=inputs, outputs=outputs),
+            a_slice(kind="before", artifacts=(), adapter=image, inputs=inputs, outputs=outputs),
             (),
             1,
             {},
@@ -585,7 +612,7 @@ def test_adapters_run_in_workers_like_slices():
         inputs, outputs = after_specs(after, (TensorSpec("p", "FP32", (1, 2)),))
         second = it.pool()
         await second.start(
-            a_slice(kind="after", adapter=after, inputs=inputs, outputs=outputs),
+            a_slice(kind="after", artifacts=(), adapter=after, inputs=inputs, outputs=outputs),
             (),
             1,
             {},

@@ -61,13 +61,19 @@ class Cluster:
         return make_slice(0, artifact), grant
 
     def prepare(
-        self, part: Slice, grant: bytes, *, signature: bytes | None = None, lease_ms: int = 0
+        self,
+        part: Slice,
+        grant: bytes,
+        *,
+        signature: bytes | None = None,
+        lease_ms: int = 0,
+        further: tuple[bytes, ...] = (),
     ) -> None:
         options = {"threads": "1"}
         signed = self.home.sign(part, "test", options) if signature is None else signature
         order = Prepare(
             EPOCH, "test", part, EDGES, (), 1, options, f"{self.gateway.url}/api/v1/artifacts/",
-            {}, 30_000, signed, grant, lease_ms,
+            {}, 30_000, signed, grant, lease_ms, further,
         )  # fmt: skip
         assert self.gateway.links[self.node.node_id].send(order)
 
@@ -103,6 +109,28 @@ def test_a_joined_node_loads_what_its_gateway_signed(tmp_path: Path, is_sealed: 
         await cluster.gateway.message(Prepared)
         assert await cluster.answer() == (2, 4, 6, 8)
         assert bool(files_with(MARKER, cluster.node.folder)) is not is_sealed
+
+    play(tmp_path, story)
+
+
+def test_sealed_weights_are_opened_beside_their_model(tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        weights = struct.pack("<4f", 10, 20, 30, 40) + MARKER
+        home, gateway, recipient = cluster.home, cluster.gateway, cluster.public_key
+        assert recipient is not None
+        sealed_weights, second = home.seal(weights)
+        sealed_model, first = home.seal(onnx_models.plus_weight(second.plain_sha256, offset=0))
+        for data in (sealed_model, sealed_weights):
+            gateway.artifact(data)
+        files = (first, replace(second, role="weights"))
+        part = replace(make_slice(0, first), artifacts=files)
+        grants = home.grant(sealed_model, recipient), home.grant(sealed_weights, recipient)
+        cluster.prepare(part, grants[0], further=(grants[0],))
+        assert "another file" in (await cluster.refusal()).message
+        cluster.prepare(part, grants[0], further=grants[1:])
+        await gateway.message(Prepared)
+        assert await cluster.answer() == (11, 22, 33, 44)
+        assert files_with(MARKER, cluster.node.folder) == []
 
     play(tmp_path, story)
 

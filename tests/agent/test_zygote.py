@@ -14,7 +14,7 @@ from din.agent.zygote import BACK_OFF_MS_MAX, Zygote, back_off_ms, describe_exit
 from din.errors import ExecutionFailed, TooLarge, Unavailable
 from din.system.arena import arena_layout, create_arena
 from din.system.descriptors import control_pair
-from din.wire.worker import Fork
+from din.wire.worker import Fork, Given
 
 pytestmark = pytest.mark.system
 
@@ -22,7 +22,8 @@ LAYOUT = arena_layout(4096, 4096)
 
 
 def order(worker_id: int, *, artifacts: int = 0, title: str = "") -> Fork:
-    return Fork(worker_id, "none", {}, (), (), artifacts, (LAYOUT,), None, title)
+    files = (Given("model", "0" * 64),) * artifacts
+    return Fork(worker_id, "none", {}, (), (), files, (LAYOUT,), None, title)
 
 
 def is_alive(pid: int) -> bool:

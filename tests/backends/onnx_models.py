@@ -35,6 +35,17 @@ def double(shape: Sequence[int | str | None] = (1, 4)) -> bytes:
     return model([node], [("x", TensorProto.FLOAT, shape)], [("y", TensorProto.FLOAT, shape)])
 
 
+def plus_weight(location: str, offset: int) -> bytes:
+    """Adds a weight of four floats, which lies in another file."""
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
+    weight.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", str(offset)), ("length", "16")):
+        weight.external_data.add(key=key, value=value)
+    node = helper.make_node("Add", ["x", "w"], ["y"])
+    taken, given = (("x", TensorProto.FLOAT, (1, 4)), ("y", TensorProto.FLOAT, (1, 4)))
+    return model([node], [taken], [given], initializer=[weight])
+
+
 def mismatched() -> bytes:
     """Declares free sizes of which few fit together."""
     node = helper.make_node("Concat", ["x", "z"], ["y"], axis=0)

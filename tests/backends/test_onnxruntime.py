@@ -1,3 +1,4 @@
+import mmap
 import os
 import sys
 
@@ -222,6 +223,23 @@ def test_a_loaded_model_is_not_kept_as_a_file_in_memory_too():
     session = load(data, {})
     assert sys.getrefcount(data) == held
     assert session.warm()
+
+
+@pytest.mark.parametrize("optimisation", ["off", "basic", "extended", "all"])
+def test_weights_handed_over_in_memory_need_not_stay_there(optimisation: str):
+    memory = mmap.mmap(-1, mmap.PAGESIZE)
+    memory[64:80] = np.arange(4, dtype=np.float32).tobytes()
+    with memoryview(memory) as view:
+        data = models.plus_weight("ab" * 32, offset=64)
+        session = load(data, {"optimisation": optimisation}, {"ab" * 32: view})
+    memory.close()  # unmapped: a read of it would end this process
+    found = session.run({"x": np.ones((1, 4), np.float32)}, (), {})
+    assert found["y"].tolist() == [[1, 2, 3, 4]]
+
+
+def test_weights_that_end_before_a_tensor_does_are_a_bad_model():
+    with pytest.raises(BadModel):
+        load(models.plus_weight("w", offset=64), {}, {"w": memoryview(bytes(72))})
 
 
 def test_a_run_without_end_is_stopped_and_the_session_lives():

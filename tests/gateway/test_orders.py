@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from gateway_fakes import part_of
+from msgspec.structs import replace
 
 from din.artifacts.files import ArtifactFolder
 from din.domain.deployment import Deployment, Epoch
-from din.domain.model import GATEWAY, Edge, ModelManifest, Partition
+from din.domain.model import GATEWAY, Artifact, Edge, ModelManifest, Partition
 from din.domain.node import NodeId
 from din.domain.views import RegisterModel
 from din.errors import CannotPlace
@@ -91,6 +92,26 @@ def test_a_node_is_told_what_it_can_verify_and_open(shop: Shop, node_id: NodeId)
     key = data_key_of(order.grant, parse_header(data), shop.keys.get(node_id))
     assert open_sealed(data, key) == PLAIN
     assert order.lease_ms == LEASE_MS
+
+
+def test_each_file_of_a_slice_has_a_grant_of_its_own(shop: Shop, tmp_path: Path) -> None:
+    weights = bytes(1000)
+    source, sealed = tmp_path / "weights", tmp_path / "sealed-weights"
+    source.write_bytes(weights)
+    with source.open("rb") as file:
+        made = shop.vault.seal(file.fileno(), hashlib.sha256(weights).hexdigest(), sealed)
+    shop.artifacts.adopt(sealed, made.sha256)
+    open_file = Artifact("ef" * 32, 7, "weights")
+    files = (shop.artifact, open_file, replace(made, role="weights"))
+    part = replace(shop.holding.partition.slices[0], artifacts=files)
+    partition = replace(shop.holding.partition, slices=(part,))
+    shop.holding.record = replace(shop.holding.record, partition=partition)
+    order = shop.orders.prepare(shop.holding, 0, FAR)
+    for index, content in ((0, PLAIN), (2, weights)):
+        data = shop.artifacts.file(files[index].sha256).read_bytes()
+        key = data_key_of(order.grant_of(index), parse_header(data), shop.keys[FAR])
+        assert open_sealed(data, key) == content
+    assert [order.grant_of(index) for index in (-1, 1, 3)] == [b"", b"", b""]
 
 
 def test_a_node_without_a_certificate_or_with_a_revoked_one_is_granted_nothing(shop: Shop) -> None:

@@ -14,6 +14,7 @@ from din.trust.grants import data_key_of, grant_for_machine, grant_for_node
 from din.trust.sealing import (
     CHUNK_BYTES,
     HEADER_BYTES,
+    PLAIN_BYTES_MAX,
     TAG_BYTES,
     Algorithm,
     Header,
@@ -129,7 +130,7 @@ def test_an_empty_or_a_huge_file_is_not_sealed() -> None:
     with pytest.raises(BadModel, match="empty"):
         new_header(MASTER, KEY, "00" * 32, 0, "aes-256-gcm")
     with pytest.raises(TooLarge):
-        new_header(MASTER, KEY, "00" * 32, 2**31 + 1, "aes-256-gcm")
+        new_header(MASTER, KEY, "00" * 32, PLAIN_BYTES_MAX + 1, "aes-256-gcm")
 
 
 def test_a_processor_without_aes_gets_chacha() -> None:

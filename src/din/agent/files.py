@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from din.domain.model import Artifact
+from din.domain.model import ARTIFACTS_MAX, Artifact
 from din.errors import DinError, Unavailable, UsageError
 from din.transport.http_client import fetch as fetch_file
 
@@ -96,6 +96,8 @@ class SliceFiles:
         Raises UsageError for a bad hash, Unavailable over the quota, without room on the disk or
         when the download fails: another node may have what this one has not.
         """
+        if len(artifacts) > ARTIFACTS_MAX:
+            raise UsageError(f"a slice of {len(artifacts)} files; it may have {ARTIFACTS_MAX}")
         for artifact in artifacts:
             if _SHA256.fullmatch(artifact.sha256) is None or artifact.nbytes < 0:
                 raise UsageError(f"artifact {artifact.sha256[:80]!r} is not named by a SHA256")

@@ -28,7 +28,7 @@ from din.errors import (
 from din.system.arena import arena_layout, create_arena
 from din.system.descriptors import close_all, control_pair
 from din.transport.channel import INFLIGHT_MAX, WORKER_DIED, WorkerChannel
-from din.wire.worker import ArenaLayout, Fork, Loaded, LoadFailed
+from din.wire.worker import ArenaLayout, Fork, Given, Loaded, LoadFailed
 
 WORKERS_MAX: Final = 32
 HEALTHY_S: Final = 60.0
@@ -263,7 +263,7 @@ class WorkerPool:
                 backend_options=recipe.backend_options,
                 inputs=slice_.inputs,
                 outputs=slice_.outputs,
-                artifacts=len(recipe.artifact_paths),
+                artifacts=tuple(Given(each.role, each.name) for each in slice_.artifacts),
                 channels=(layout,) * (1 + recipe.wants_direct),
                 adapter=slice_.adapter,
                 title=f"din worker {slice_.name}",

@@ -71,7 +71,7 @@ class Unsealer:
                     ticket=self._ticket,
                     statement=statement.decode(),
                     signature=order.signature,
-                    grant=order.grant,
+                    grant=order.grant_of(artifact),
                     artifact=artifact,
                     path=str(path),
                 )

@@ -55,6 +55,12 @@ class Session(Protocol):
 class Backend(Protocol):
     """A module of this room, found through `registry`."""
 
-    def load(self, model: bytes, options: Mapping[str, str]) -> Session:
-        """Raises BadModel for a file that cannot be used and UsageError for a bad option."""
+    def load(
+        self, model: bytes, options: Mapping[str, str], weights: Mapping[str, memoryview]
+    ) -> Session:
+        """Tensors of the model whose data lie elsewhere name one of `weights` as their location;
+        those need not stay when this has returned.
+
+        Raises BadModel for a file that cannot be used and UsageError for a bad option.
+        """
         ...

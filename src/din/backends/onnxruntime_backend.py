@@ -65,9 +65,12 @@ _OF_THIS_NODE: Final = re.compile(
 ort.set_default_logger_severity(4)
 
 
-def load(model: bytes, options: Mapping[str, str]) -> OnnxSession:
-    """Load a model. Raises BadModel with the engine's own words, UsageError for a bad option,
-    MemoryError where this node has too little: another one may have enough."""
+def load(
+    model: bytes, options: Mapping[str, str], weights: Mapping[str, memoryview] | None = None
+) -> OnnxSession:
+    """Load a model; the engine copies of `weights` what it needs. Raises BadModel with the
+    engine's own words, UsageError for a bad option, MemoryError where this node has too little:
+    another one may have enough."""
     settings = session_options(options)
     if not 0 < len(model) <= MODEL_BYTES_MAX:
         raise BadModel(
@@ -75,6 +78,10 @@ def load(model: bytes, options: Mapping[str, str]) -> OnnxSession:
             hint=f"an ONNX file has between 1 and {MODEL_BYTES_MAX} bytes",
         )
     try:
+        if weights:
+            settings.add_external_initializers_from_files_in_memory(
+                list(weights), list(weights.values()), [len(each) for each in weights.values()]
+            )
         session = ort.InferenceSession(
             model, settings, providers=["CPUExecutionProvider"], enable_fallback=0
         )

@@ -15,6 +15,13 @@ SliceKind = Literal["model", "before", "after"]
 """`before` and `after` are adapters (photo -> tensors, heads -> boxes). They are slices like the
 others: they are placed, loaded in a worker and fed along edges; /v2 leaves them out."""
 
+Role = Literal["model", "weights"]
+"""What a worker does with a file: `model` is an ONNX file, of which a slice has one; `weights` is
+what tensors of that file refer to by its SHA256."""
+
+ARTIFACTS_MAX: Final = 32
+"""Files of one slice: a worker gets all of them beside one message."""
+
 CONTEXT_TENSOR: Final = "din.context"
 """UINT8 tensor of JSON that `before` hands to `after` (scale, padding, size)."""
 
@@ -31,11 +38,15 @@ class Artifact(Struct, frozen=True):
 
     sha256: str
     nbytes: int
-    role: str = "model"
-    """What the worker does with it: `model` = an ONNX file."""
+    role: Role = "model"
     plain_sha256: str = ""
     """Of what is inside, when the file is sealed (docs/protocol/sealed-slice.md)."""
     plain_nbytes: int = 0
+
+    @property
+    def name(self) -> str:
+        """SHA256 of what is inside: a model names its weights by it, sealed or not."""
+        return self.plain_sha256 or self.sha256
 
     @property
     def is_sealed(self) -> bool:

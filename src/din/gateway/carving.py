@@ -125,7 +125,7 @@ def _sealed(sealed: dict[str, Artifact], plain: Artifact) -> Artifact:
     found = sealed.get(plain.sha256)
     if found is None:
         raise Internal(f"the carver kept slice {plain.sha256[:12]}… to itself")
-    return found
+    return replace(found, role=plain.role)
 
 
 @contextmanager

@@ -66,6 +66,7 @@ class Orders:
         deployment, partition = holding.serving.deployment, holding.partition
         manifest, part = deployment.manifest, partition.slices[index]
         statement = statement_of(manifest.model_id, part, manifest.backend_options)
+        grants = self._grants(part, node_id) if part.is_sealed else (b"",)
         return Prepare(
             deployment.epoch,
             manifest.model_id,
@@ -78,8 +79,9 @@ class Orders:
             {each: self._addresses(each, node_id) for each in holding.nodes()},
             PREPARE_MS_MAX,
             self._vault.sign(statement),
-            self._grant(part, node_id) if part.is_sealed else b"",
+            grants[0],
             self._vault.lease_ms if part.is_sealed else 0,
+            grants[1:],
         )
 
     def renew(self, holding: Holding, sender: Sender, now_ms: float) -> None:
@@ -92,15 +94,20 @@ class Orders:
             if self.takes_grants(node_id):
                 sender.send(node_id, order)
 
-    def _grant(self, part: Slice, node_id: NodeId) -> bytes:
+    def _grants(self, part: Slice, node_id: NodeId) -> tuple[bytes, ...]:
+        """One for each file of a slice, in order: every file has a key of its own."""
         recipient = None
         if not self._nodes.is_local(node_id):
             recipient = self._nodes.public_key(node_id)
             if recipient is None:
                 raise CannotPlace(
                     f"slice {part.name!r} is sealed, and the node has no certificate to grant its "
-                    "key to",
+                    "keys to",
                     hint="join that machine with a token: din node join -",
                 )
-        file = self._artifacts.file(part.artifacts[0].sha256)
-        return self._vault.grant(file, recipient)
+        return tuple(
+            self._vault.grant(self._artifacts.file(artifact.sha256), recipient)
+            if artifact.is_sealed
+            else b""
+            for artifact in part.artifacts
+        )

@@ -33,8 +33,8 @@ MAGIC: Final = b"DINM1"
 CHUNK_BYTES: Final = 1024 * 1024
 TAG_BYTES: Final = 16
 KEY_BYTES: Final = 32
-PLAIN_BYTES_MAX: Final = 2 * 1024**3
-"""One ONNX file is not larger."""
+PLAIN_BYTES_MAX: Final = 64 * 1024**3
+"""It is opened into memory: more than a node can be expected to hold of one file."""
 MASTER_FILE: Final = "sealing.key"
 
 _FACTS: Final = struct.Struct("<5sB2xI4sQ16s32s")

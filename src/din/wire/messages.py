@@ -84,9 +84,17 @@ class Prepare(Message, frozen=True, array_like=True, tag="PREPARE"):
     signature: bytes = b""
     """Of the gateway, over `wire.statement`; nodes that joined with a token insist on it."""
     grant: bytes = b""
-    """The data key of a sealed slice for this node (docs/protocol/sealed-slice.md)."""
+    """The data key of a sealed slice for this node (docs/protocol/sealed-slice.md): of its first
+    file."""
     lease_ms: int = 0
     """How long the slice may be held without RENEW; 0 = for ever."""
+    further_grants: tuple[bytes, ...] = ()
+    """Of its other files, in their order."""
+
+    def grant_of(self, artifact: int) -> bytes:
+        """For the file with this index; empty when none came."""
+        grants = (self.grant, *self.further_grants)
+        return grants[artifact] if 0 <= artifact < len(grants) else b""
 
 
 class Prepared(Message, frozen=True, array_like=True, tag="PREPARED"):

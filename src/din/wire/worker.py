@@ -112,6 +112,15 @@ class ArenaLayout(Struct, frozen=True, array_like=True):
     input_bytes: int
 
 
+class Given(Struct, frozen=True, array_like=True):
+    """One file of a slice that a worker gets as a descriptor."""
+
+    role: str
+    """As `domain.model.Artifact.role`."""
+    name: str
+    """SHA256 of the content: what a model names its weights by."""
+
+
 class Fork(Struct, frozen=True, array_like=True, tag_field="kind", tag="fork"):
     """Agent -> zygote, with descriptors: one per artifact in order, then (control socket, arena)
     per channel."""
@@ -121,7 +130,7 @@ class Fork(Struct, frozen=True, array_like=True, tag_field="kind", tag="fork"):
     backend_options: dict[str, str]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    artifacts: int
+    artifacts: tuple[Given, ...]
     channels: tuple[ArenaLayout, ...]
     adapter: AdapterSpec | None = None
     title: str = ""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from msgspec import Struct
@@ -13,7 +15,7 @@ from din.backends.contract import Session
 from din.backends.registry import import_backend
 from din.domain.tensor import TensorSpec
 from din.errors import BadModel, TooLarge, Unavailable
-from din.wire.worker import Fork, Loaded
+from din.wire.worker import Fork, Given, Loaded
 
 MODEL_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024 - 1
 
@@ -34,14 +36,50 @@ def load(order: Fork, artifacts: Sequence[int]) -> LoadedSession:
 
         session: Session = load_adapter(order.adapter, order.inputs, order.outputs)
     else:
-        if len(artifacts) != 1:
-            raise BadModel(f"a model slice is one file, {len(artifacts)} were given")
-        session = import_backend(order.backend).load(
-            read_whole(artifacts[0]), order.backend_options
-        )
+        session = load_slice(order.backend, order.artifacts, artifacts, order.backend_options)
         check_signature("input", order.inputs, session.inputs)
         check_signature("output", order.outputs, session.outputs)
     return LoadedSession(session, (time.perf_counter() - started) * 1000)
+
+
+def load_slice(
+    backend: str,
+    files: Sequence[Given],
+    descriptors: Sequence[int],
+    options: Mapping[str, str],
+) -> Session:
+    """A session from the files of one slice, one descriptor each, which are closed.
+
+    The model is read into memory, weights are mapped while the engine loads and no longer: no path
+    is opened while a model is parsed. Raises as `load`.
+    """
+    models = [each for each, file in zip(descriptors, files, strict=True) if file.role == "model"]
+    with ExitStack() as mappings:
+        weights = {
+            file.name: mappings.enter_context(mapped(descriptor))
+            for descriptor, file in zip(descriptors, files, strict=True)
+            if file.role == "weights"
+        }
+        if len(models) != 1 or len(models) + len(weights) != len(files):
+            roles = ", ".join(file.role for file in files) or "none"
+            raise BadModel(
+                f"a slice is one model and its weights, the files given are: {roles}",
+                hint="register the model again; gateway and node may be of two versions",
+            )
+        return import_backend(backend).load(read_whole(models[0]), options, weights)
+
+
+@contextmanager
+def mapped(descriptor: int) -> Generator[memoryview]:
+    """What a file holds, to be read in place; the descriptor is closed. Raises Unavailable."""
+    try:
+        memory = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"the file of weights cannot be mapped: {error}") from error
+    finally:
+        os.close(descriptor)
+    with memory, memoryview(memory) as view:
+        yield view
 
 
 def loaded_message(found: LoadedSession, warm_ms: float | None, memory_mib: int) -> Loaded:

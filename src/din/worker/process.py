@@ -36,11 +36,11 @@ def run_worker(order: Fork, descriptors: Sequence[int], zygote_pid: int) -> None
         name_process("din worker", order.title or "din worker")
         memory_file = open_memory_file()
         close_others({*descriptors, memory_file})
-        feeds += _open_feeds(order, descriptors[order.artifacts :])
+        feeds += _open_feeds(order, descriptors[len(order.artifacts) :])
         confine()
-        server = _prepare(order, descriptors[: order.artifacts], feeds, memory_file)
+        server = _prepare(order, descriptors[: len(order.artifacts)], feeds, memory_file)
     except BaseException as error:
-        _tell(descriptors[order.artifacts], error)
+        _tell(descriptors[len(order.artifacts)], error)
         os._exit(EXIT_LOAD_FAILED)
     try:
         server.serve_forever()

@@ -96,7 +96,7 @@ class Zygote:
         return True
 
     def _fork(self, order: Fork, descriptors: Sequence[int]) -> None:
-        expected = order.artifacts + 2 * len(order.channels)
+        expected = len(order.artifacts) + 2 * len(order.channels)
         if len(descriptors) != expected or not 1 <= len(order.channels) <= CHANNELS_MAX:
             raise Internal(f"{len(descriptors)} descriptors came, {expected} were announced")
         if len(self._workers) >= WORKERS_MAX:
