@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from din.carver import files
 from din.domain.model import CarveAnswer, CarveRequest
+from din.domain.strategy import Strategy
 from din.domain.views import ErrorView
 from din.errors import BadModel, Denied, NotFound, Unavailable
 
@@ -53,7 +54,11 @@ def run(asked: bytes, **environment: str) -> tuple[int, bytes]:
 
 def ask(path: Path, out: Path, *points: str) -> bytes:
     return msgspec.json.encode(
-        CarveRequest(model_path=str(path), output_path=str(out), partition_points=points)
+        CarveRequest(
+            model_path=str(path),
+            output_path=str(out),
+            strategy=Strategy(partition_points=points),
+        )
     )
 
 

@@ -16,6 +16,7 @@ from PIL import Image
 
 from din.cli.jsonc import parse_jsonc
 from din.cli.strategy import read_model_file
+from din.domain.strategy import SliceSetting
 from din.domain.views import RegisterModel
 from din.errors import BadStrategy, UsageError
 from tests.cli.conftest import Run
@@ -81,9 +82,10 @@ def test_the_seeds_file_becomes_an_order(tmp_path: Path) -> None:
     assert found.model_path == tmp_path / "yolov5s_qat.onnx"
     order = found.order
     assert order.model_id == "yolov5s-2025-qat"
-    assert order.partition_points == ("model.10", "model.13")
-    assert order.backend_map["model.10:model.13"] == "openvino"
-    assert order.slices[0] == {"name": "http://not-a-comment", "device_type": "x86_64"}
+    strategy = order.slicing_strategy
+    assert strategy.partition_points == ("model.10", "model.13")
+    assert strategy.backend_map["model.10:model.13"] == "openvino"
+    assert strategy.slices[0] == SliceSetting(name="http://not-a-comment", device_type="x86_64")
     assert order.inputs == {"input.1": ("B", 3, "H", "W")}
     assert order.backend_options == {"threads": "1", "optimisation": "off", "spinning": "false"}
     assert order.before == {"name": "image", "max_side": 640}

@@ -31,6 +31,7 @@ from din.store.contract import Entry
 from din.wire.heartbeat import Heartbeat, decode_heartbeat_answer, encode_heartbeat
 from din.wire.messages import AnyMessage, Prepare, Prepared, PrepareFailed, Unload
 from din.wire.registration import Admission, decode_answer, encode_registration
+from tests.strategies import ordered
 
 CLUSTER = "test"
 PEER = Peer("127.0.0.1")
@@ -384,7 +385,7 @@ class GatewayPlay:
         (self.gateway.effects.artifacts.path / source).write_bytes(b"onnx")
         self.carving.partitions[source] = partition
         return await self.service.register_model(
-            RegisterModel(model_id=model_id, source_sha256=source, **more)
+            RegisterModel(model_id=model_id, source_sha256=source, **ordered(**more))
         )
 
     def state(self, model_id: str = "faces") -> str:

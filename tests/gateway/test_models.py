@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from gateway_fakes import chain_of, outcome_of, settle
 from msgspec.structs import replace
@@ -32,6 +33,7 @@ from din.gateway.names import MODEL_ID_BYTES_MAX, MODEL_ID_CHARS_MAX, nearest, n
 from din.gateway.record import REPLICAS_MAX, WORKERS_MAX, ModelRecord
 from din.gateway.serving import Serving
 from din.store.sqlite import SqliteStore
+from tests.strategies import ordered
 
 QUOTA = 10_000_000
 INPUT = TensorSpec("input", "FP32", (1, 3, 32, 32))
@@ -131,7 +133,7 @@ class Play:
         return sha256_of(body)
 
     async def register(self, model_id: str = "faces", body: bytes = b"onnx", **more: Any) -> Any:
-        order = RegisterModel(model_id=model_id, source_sha256=self.upload(body), **more)
+        order = RegisterModel(model_id=model_id, source_sha256=self.upload(body), **ordered(**more))
         return await self.book.register(order)
 
     def make_ready(self, serving: Serving) -> None:
@@ -282,7 +284,6 @@ def test_what_the_carver_refuses_is_not_registered(run):
         {"before": {"size": 3}},
         {"after": {"name": "image"}},
         {"after": {"name": "centerface"}},
-        {"slices": ({"colour": "red", "name": 3},)},
         {"slices": ({"name": "a"}, {"name": "a"})},
         {"backend_options": {"optimisation": "of"}},
         {"backend_options": {"threads": "0"}},
@@ -570,5 +571,43 @@ def test_a_damaged_record_stops_the_start_with_its_key_and_a_hint(run):
         assert isinstance(error, Internal)
         assert "models/faces/1" in error.message
         assert error.hint
+
+    run(story)
+
+
+def test_a_record_from_before_the_strategy_was_one_key_is_read_as_it_was_meant(run):
+    async def story(play: Play) -> None:
+        settings = ({"name": "front", "sensitive": True}, {})
+        made = await play.register(
+            partition_points=("404",), backend_map={"a:b": "onnxruntime"}, slices=settings,
+            private="first-last",
+        )  # fmt: skip
+        content = msgspec.json.decode(msgspec.json.encode(made))
+        order = content["order"]
+        del order["slicing_strategy"]
+        order |= {"partition_points": ["404"], "backend_map": {"a:b": "onnxruntime"}}
+        order |= {"slices": list(settings), "private": "first-last"}
+        content["order_sha256"] = "of the former layout"
+        await play.store.put("models/faces/1", msgspec.json.encode(content))
+        play.restart()
+        await play.book.load()
+        assert play.book.record("faces") == made
+        again = await play.register(
+            partition_points=("404",), backend_map={"a:b": "onnxruntime"}, slices=settings,
+            private="first-last",
+        )  # fmt: skip
+        assert again.manifest.version == "1"
+
+    run(story)
+
+
+def test_a_record_that_nothing_can_read_is_named(run):
+    async def story(play: Play) -> None:
+        made = msgspec.json.decode(msgspec.json.encode(await play.register()))
+        made["order"]["slicing_strategy"] = {"type": "by_magic"}
+        await play.store.put("models/faces/1", msgspec.json.encode(made))
+        play.restart()
+        with pytest.raises(Internal, match=r"'models/faces/1'.*by_magic"):
+            await play.book.load()
 
     run(story)

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from din.artifacts.files import ArtifactFolder
 from din.domain.model import CarveAnswer, CarveRequest
+from din.domain.strategy import Strategy
 from din.errors import BadModel, Denied, NotFound, UsageError
 from din.gateway.carving import Carving, _take
 from din.gateway.vault import Vault
@@ -40,7 +41,9 @@ class Shop:
         (self.artifacts.path / SOURCE).write_bytes(PLAIN)
 
     async def carve(self, *, is_sealed: bool = True, points: tuple[str, ...] = ()) -> CarveAnswer:
-        request = CarveRequest(model_path="", output_path="", partition_points=points)
+        request = CarveRequest(
+            model_path="", output_path="", strategy=Strategy(partition_points=points)
+        )
         return await self.carving.carve(request, SOURCE, is_sealed=is_sealed)
 
     def plain_files(self) -> list[Path]:

@@ -17,6 +17,7 @@ import onnxruntime
 import psutil
 from onnx import TensorProto, helper, numpy_helper
 
+from din.domain.strategy import Strategy
 from din.domain.views import RegisterModel
 from din.errors import DinError
 from tests.road.processes import Network
@@ -216,7 +217,9 @@ class Faults:
                 if self.random.random() < 0.3:
                     client.remove("changing")
                 order = RegisterModel(
-                    model_id="changing", source_sha256=client.upload(path), partition_points=points
+                    model_id="changing",
+                    source_sha256=client.upload(path),
+                    slicing_strategy=Strategy(partition_points=points),
                 )
                 client.register(order)
         except DinError as error:

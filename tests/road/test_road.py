@@ -15,6 +15,7 @@ import pytest
 from din.domain.views import ModelView, RegisterModel
 from tests.road.conftest import photo, pixels, whole_model
 from tests.road.processes import Network, wait_for
+from tests.strategies import ordered
 
 pytestmark = pytest.mark.system
 
@@ -31,7 +32,7 @@ EXACT = {"optimisation": "off", "threads": "1"}
 def register(network: Network, path: Path, model_id: str, **order: Any) -> ModelView:
     with network.client() as client:
         sha256 = client.upload(path)
-        client.register(RegisterModel(model_id=model_id, source_sha256=sha256, **order))
+        client.register(RegisterModel(model_id=model_id, source_sha256=sha256, **ordered(**order)))
 
         def settled() -> ModelView | None:
             view = client.model(model_id)

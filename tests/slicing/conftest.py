@@ -13,6 +13,7 @@ import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, checker, helper
 
 from din.domain.model import GATEWAY, CarveRequest
+from din.domain.strategy import Strategy
 from din.slicing.slicer import Sliced, slice_model
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -24,13 +25,20 @@ Feeds = dict[str, np.ndarray[Any, Any]]
 _path_of = runpy.run_path(str(Path(__file__).parent.parent / "models.py"))["path_of"]
 
 
+STRATEGY_KEYS = frozenset(Strategy.__struct_fields__) - {"memory_mib_max"}
+
+
 class Bench:
     """Cuts, runs and compares."""
 
     def cut(self, model: ModelProto | bytes, *points: str, **fields: Any) -> Sliced:
         data = model if isinstance(model, bytes) else model.SerializeToString()
+        strategy = {key: fields.pop(key) for key in STRATEGY_KEYS & set(fields)}
         request = CarveRequest(
-            model_path="m.onnx", output_path="out", partition_points=points, **fields
+            model_path="m.onnx",
+            output_path="out",
+            strategy=Strategy(partition_points=points, **strategy),
+            **fields,
         )
         return slice_model(data, request, "test")
 

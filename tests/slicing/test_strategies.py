@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from din.domain.model import SliceSetting
+from din.domain.strategy import SliceSetting
 from din.domain.tensor import TENSORS_MAX
 from din.errors import BadModel, BadStrategy, DinError, TooLarge
 from din.slicing.cutting import boundaries_of, slices_by_memory
@@ -135,14 +135,14 @@ def test_a_slice_of_two_backends_is_refused(bench, chain):
 
 def test_settings_apply_by_position_and_none_may_be_left_over(bench, chain):
     settings = (SliceSetting(name="stem", device_type="x86_64-cpu", labels={"zone": "a"}),)
-    slices = bench.cut(chain, "t4", slice_settings=settings).answer.slices
+    slices = bench.cut(chain, "t4", slices=settings).answer.slices
     assert (slices[0].name, slices[0].device_type, slices[1].name) == (
         "stem",
         "x86_64-cpu",
         "slice-1",
     )
-    with pytest.raises(BadStrategy, match="describes 3 slices"):
-        bench.cut(chain, "t4", slice_settings=settings * 3)
+    with pytest.raises(BadStrategy, match="3 slices are described"):
+        bench.cut(chain, "t4", slices=settings * 3)
 
 
 @pytest.mark.parametrize(
@@ -272,8 +272,10 @@ def test_slices_are_the_same_bytes_in_every_process(fetched, tmp_path):
     program = (
         "import sys; from din.slicing.slicer import slice_model, analyse\n"
         "from din.domain.model import CarveRequest\n"
+        "from din.domain.strategy import Strategy\n"
         "data = open(sys.argv[1], 'rb').read(); g = analyse(data, {}).graph.dynamic\n"
-        "r = CarveRequest(model_path='', output_path='', partition_points=(g[80].name,))\n"
+        "s = Strategy(partition_points=(g[80].name,))\n"
+        "r = CarveRequest(model_path='', output_path='', strategy=s)\n"
         "s = slice_model(data, r, 'v'); print([e.slice_id for e in s.answer.slices], list(s.files))"
     )
     said = {

@@ -20,6 +20,7 @@ from din.bench.models import FP32_BYTES, SESSION, example_of, fetched, session_o
 from din.bench.network import Network, oip_request
 from din.bench.row import Effort, Row, figure, median, percentile
 from din.domain.model import Artifact, Slice
+from din.domain.strategy import SliceSetting, Strategy
 from din.domain.tensor import TensorMeta, TensorSpec
 from din.errors import Denied, DinError, Internal, Unavailable
 from din.transport.channel import InputSlot, OutputSet, WorkerChannel
@@ -33,8 +34,8 @@ SPLIT_POINT: Final = "404"
 SPLIT_SHARE_MAX, SPLIT_MS_MAX = 0.05, 1.0
 ANSWER_S_MAX: Final = 30.0
 PINNED: Final = (
-    {"name": "first", "labels": {"slot": "a"}},
-    {"name": "second", "labels": {"slot": "b"}},
+    SliceSetting(name="first", labels={"slot": "a"}),
+    SliceSetting(name="second", labels={"slot": "b"}),
 )
 
 
@@ -121,11 +122,11 @@ def _hop(network: Network, nbytes: int, limit_ms: float, kind: str, effort: Effo
     for name, operators in (("one", 1), ("two", 2)):
         model_id = f"{name}-{nbytes}"
         path = write_identity(network.folder / f"{model_id}.onnx", nbytes, operators)
-        cuts: dict[str, Any] = (
-            {"partition_points": ("t1",), "slices": PINNED} if operators == 2
-            else {"slices": PINNED[:1]}
+        cuts = (
+            Strategy(partition_points=("t1",), slices=PINNED) if operators == 2
+            else Strategy(slices=PINNED[:1])
         )  # fmt: skip
-        network.register(path, model_id, replicas=1, backend_options=SESSION, **cuts)
+        network.register(path, model_id, slicing_strategy=cuts, replicas=1, backend_options=SESSION)
         request = oip_request(model_id, "x", example_of(session_of(path)))
         shots[name] = shot_at(network.url, network.folder, model_id, [request])
     if _is_tcp(network, "node-b"):
@@ -211,8 +212,9 @@ def two_nodes(effort: Effort) -> Iterator[Row]:
             network.register(
                 path,
                 name,
-                partition_points=points,
-                slices=PINNED[: 1 + len(points)],
+                slicing_strategy=Strategy(
+                    partition_points=points, slices=PINNED[: 1 + len(points)]
+                ),
                 inputs={"input.1": (1, 3, SPLIT_SIDE, SPLIT_SIDE)},
                 replicas=1,
                 backend_options=SESSION,

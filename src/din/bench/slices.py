@@ -15,6 +15,7 @@ from typing import Any, Final
 from din.bench.models import SESSION, fetched
 from din.bench.row import Effort, Row, figure, median
 from din.domain.model import CarveAnswer, CarveRequest
+from din.domain.strategy import Strategy
 from din.domain.tensor import TENSOR_ALIGNMENT_BYTES, TensorSpec, nbytes_of
 from din.slicing.slicer import slice_model
 
@@ -66,7 +67,7 @@ def _runner(data: bytes, points: tuple[str, ...], example: Any) -> Callable[[], 
     request = CarveRequest(
         model_path="",
         output_path="",
-        partition_points=points,
+        strategy=Strategy(partition_points=points),
         input_shapes={"input.1": shape},
     )
     sliced = slice_model(data, request, "bench")

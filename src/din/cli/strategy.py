@@ -6,36 +6,15 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast, get_args
 
 import msgspec
 from msgspec import Struct
 
 from din.cli.jsonc import FILE_BYTES_MAX, parse_jsonc
+from din.domain.strategy import SliceSetting, Strategy, StrategyType, dotted, faults_of
 from din.domain.views import RegisterModel
 from din.errors import BadStrategy, UsageError
-
-TYPES: Final = ("graph_partition",)
-
-
-class SliceEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One entry of `slices`."""
-
-    name: str | None = None
-    device_type: str | None = None
-    labels: dict[str, str] = {}
-    backend: str | None = None
-    sensitive: bool = False
-
-
-class Strategy(Struct, frozen=True, forbid_unknown_fields=True):
-    """`slicing_strategy`."""
-
-    type: str = "graph_partition"
-    partition_points: tuple[str, ...] = ()
-    backend_map: dict[str, str] = {}
-    slices: tuple[SliceEntry, ...] = ()
-    private: Literal["", "first-last"] = ""
 
 
 class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,7 +22,7 @@ class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
 
     model_id: str
     onnx_path: str
-    slicing_strategy: Strategy | None = None
+    slicing_strategy: Strategy = Strategy()
     inputs: dict[str, tuple[int | str, ...]] = {}
     backend_options: dict[str, str | int | float | bool] = {}
     before: dict[str, Any] | str | None = None
@@ -63,7 +42,7 @@ class Registration(Struct, frozen=True):
 _KEYS: Final[dict[str, type[Struct]]] = {
     "": ModelFile,
     "slicing_strategy": Strategy,
-    "slicing_strategy.slices": SliceEntry,
+    "slicing_strategy.slices": SliceSetting,
 }
 
 
@@ -78,8 +57,8 @@ def read_model_file(path: Path) -> Registration:
         file = msgspec.convert(whole, ModelFile)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {_plain(error)}", hint=_missing_hint(error)) from None
-    if file.slicing_strategy is not None:
-        _check_strategy(path, file.slicing_strategy)
+    for fault in faults_of(file.slicing_strategy):
+        raise BadStrategy(f"{path}: {dotted(fault.path)}: {fault.message}", hint=fault.hint)
     return Registration(_model_path(path, file.onnx_path), _order(file))
 
 
@@ -122,29 +101,19 @@ def _plain(error: msgspec.ValidationError) -> str:
     missing = re.search(r"missing required field `([^`]+)`", text)
     if missing:
         return f"key {missing.group(1)!r} is missing"
+    text = re.sub(r"Invalid enum value ('.*?')", r"is \1", text)
     found = re.search(r"^(.*?) - at `\$\.?(.*)`$", text)
+    if found and found.group(1).startswith("is '"):
+        return f"{found.group(2)} {found.group(1)}"
     return f"{found.group(2) or 'file'}: {found.group(1)}" if found else text
 
 
 def _missing_hint(error: msgspec.ValidationError) -> str:
     if "missing required" in str(error):
         return 'a file holds at least "model_id" and "onnx_path"'
+    if "Invalid enum value" in str(error) and "slicing_strategy.type" in str(error):
+        return f"it may be {' or '.join(get_args(StrategyType))}"
     return "see the example in `din model register --help`"
-
-
-def _check_strategy(path: Path, strategy: Strategy) -> None:
-    if strategy.type not in TYPES:
-        raise BadStrategy(
-            f"{path}: slicing_strategy.type is {strategy.type!r}",
-            hint=f"it may be {' or '.join(TYPES)}",
-        )
-    slices_max = len(strategy.partition_points) + 1
-    if len(strategy.slices) > slices_max:
-        raise BadStrategy(
-            f"{path}: {len(strategy.slices)} slices are described, but "
-            f"{len(strategy.partition_points)} partition points make {slices_max}",
-            hint="give one entry per slice, in order; entries may be {}",
-        )
 
 
 def _model_path(config_path: Path, text: str) -> Path:
@@ -153,21 +122,16 @@ def _model_path(config_path: Path, text: str) -> Path:
 
 
 def _order(file: ModelFile) -> RegisterModel:
-    strategy = file.slicing_strategy or Strategy()
-    slices = [cast("dict[str, object]", msgspec.to_builtins(each)) for each in strategy.slices]
     return RegisterModel(
         model_id=file.model_id,
         source_sha256="",
-        partition_points=strategy.partition_points,
-        backend_map=strategy.backend_map,
-        slices=tuple(slices),
+        slicing_strategy=file.slicing_strategy,
         inputs=file.inputs,
         backend_options={key: option_text(value) for key, value in file.backend_options.items()},
         before=_adapter(file.before),
         after=_adapter(file.after),
         workers=file.workers,
         replicas=file.replicas,
-        private=strategy.private,
         encrypt=file.encrypt,
     )
 

@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from din.domain.strategy import Strategy
 from din.domain.tensor import TensorSpec
 
 GATEWAY: Final = -1
@@ -129,17 +130,6 @@ class ModelManifest(Struct, frozen=True, kw_only=True):
     """Of the key that registered it first; `default` is shared by all."""
 
 
-class SliceSetting(Struct, frozen=True, kw_only=True):
-    """What the strategy says of one slice."""
-
-    name: str | None = None
-    device_type: str | None = None
-    labels: dict[str, str] = {}
-    backend: str | None = None
-    sensitive: bool = False
-    """Only for nodes with the label `trust: high`."""
-
-
 class CarveRequest(Struct, frozen=True, kw_only=True):
     """What the carver is asked to do with one model file."""
 
@@ -148,15 +138,10 @@ class CarveRequest(Struct, frozen=True, kw_only=True):
     """Folder for slices, each written as `<sha256>`."""
     output_fd: int = -1
     """A socket that takes slices as memory files instead: nothing is written to a disk then."""
-    partition_points: tuple[str, ...] = ()
-    """Node names or output tensor names; each ends a slice before it starts the next."""
-    backend_map: dict[str, str] = {}
-    """The seeds' ranges "from:to" -> backend; checked for full cover when not empty."""
-    slice_settings: tuple[SliceSetting, ...] = ()
-    """By position; missing ones are defaults."""
+    strategy: Strategy = Strategy()
     input_shapes: dict[str, tuple[int | str, ...]] = {}
     memory_mib_max: int | None = None
-    """Without partition points: cut where the crossings are smallest so that each slice fits."""
+    """When the strategy says no place: cut where the crossings are smallest, so that each fits."""
 
 
 class CutFacts(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ Every top-level answer carries `schema`, which changes when a field changes its 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -14,6 +14,7 @@ from din.domain.model import CutFacts, ModelManifest, SliceKind
 from din.domain.node import NodeHealth, NodeProfile, NodeStatus
 from din.domain.plan import Plan
 from din.domain.request import Trace
+from din.domain.strategy import Strategy
 from din.domain.tensor import TensorSpec
 from din.domain.trust import DEFAULT_TENANT
 
@@ -176,20 +177,15 @@ class GatewayView(Struct, frozen=True, kw_only=True):
     """Programs on its machine show an API key as well."""
 
 
-class RegisterModel(Struct, frozen=True, kw_only=True):
+class RegisterModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """POST /api/v1/models: what `din model register` sends after the bytes are in the store.
 
-    Mirrors the seeds' configuration file; unknown fields are refused with a suggestion by the CLI.
+    Mirrors the seeds' configuration file.
     """
 
     model_id: Annotated[str, Meta(max_length=512)]
     source_sha256: str
-    partition_points: tuple[str, ...] = ()
-    backend_map: dict[str, str] = {}
-    slices: tuple[dict[str, object], ...] = ()
-    """Per slice: name, device_type, labels, backend, sensitive."""
-    private: Literal["", "first-last"] = ""
-    """`first-last`: the first and the last slice are sensitive, and the adapters with them."""
+    slicing_strategy: Strategy = Strategy()
     encrypt: bool | None = None
     """Seal all its files; None = when nodes of other machines may get them."""
     inputs: dict[str, tuple[int | str, ...]] = {}

@@ -17,7 +17,7 @@ from din.domain.views import RegisterModel
 from din.errors import DinError
 from din.gateway.carving import Carving
 from din.gateway.partition import build_partition, marked_private
-from din.gateway.record import ModelRecord, adapter_of, manifest_of, notes_of, settings_of
+from din.gateway.record import ModelRecord, adapter_of, manifest_of, notes_of
 
 
 class Builder:
@@ -54,7 +54,9 @@ class Builder:
         try:
             for backend in {part.backend for part in carved.slices}:
                 check_backend_options(backend, order.backend_options)
-            partition = marked_private(build_partition(carved, before, after), order.private)
+            partition = marked_private(
+                build_partition(carved, before, after), order.slicing_strategy.private
+            )
             if is_encrypted and not is_fetched(order.source_sha256):
                 await self._carving.seal_source(order.source_sha256)
         except DinError:
@@ -83,9 +85,7 @@ class Builder:
             CarveRequest(
                 model_path="",
                 output_path="",
-                partition_points=order.partition_points,
-                backend_map=order.backend_map,
-                slice_settings=settings_of(order),
+                strategy=order.slicing_strategy,
                 input_shapes=order.inputs,
                 memory_mib_max=memory_mib_max,
             ),

@@ -263,7 +263,8 @@ class GatewayService:
 
     async def register_model(self, order: RegisterModel, caller: Caller = GATEWAY) -> ModelView:
         """See ControlService."""
-        facts = {"source_sha256": order.source_sha256, "slices": order.partition_points}
+        points = order.slicing_strategy.partition_points
+        facts = {"source_sha256": order.source_sha256, "slices": points}
         what = "model.try" if order.is_dry_run else "model.register"
         before = self._version_of(order.model_id)
         async with self._change(caller, what, order.model_id, before=before, after=facts):

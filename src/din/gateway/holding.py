@@ -64,7 +64,9 @@ class Holding:
         """Slices that only draining nodes hold, as the last planning found nobody else."""
         self.cut_refusal: DinError | None = None
         """Why DIN could not cut it to fit either."""
-        self.may_be_cut = not record.order.partition_points and not record.manifest.is_cut_by_din
+        self.may_be_cut = (
+            record.order.slicing_strategy.is_uncut and not record.manifest.is_cut_by_din
+        )
         self._assigned: dict[tuple[int, NodeId], float] = {}
         """(slice, node) -> when it was asked for."""
         self._ready: set[tuple[int, NodeId]] = set()

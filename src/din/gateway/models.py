@@ -8,7 +8,6 @@ unloaded after. Registering the same content with the same settings changes noth
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import unicodedata
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -30,7 +29,8 @@ from din.gateway.names import nearest, normal_model_id
 from din.gateway.record import (
     ModelRecord,
     artifacts_of,
-    check_counts,
+    check_order,
+    digest_of,
     key_of,
     newest_of,
     read_record,
@@ -154,7 +154,7 @@ class ModelBook:
         """Carve and deploy. Raises UsageError and its children for what the order asks, NotFound
         when the bytes were not uploaded, Conflict when the id is another tenant's."""
         model_id = normal_model_id(order.model_id)
-        check_counts(order)
+        check_order(order)
         async with self._turn(model_id):
             with self._building():
                 return await self._register(replace(order, model_id=model_id), caller)
@@ -170,7 +170,7 @@ class ModelBook:
         if not known and len(self._records) >= MODELS_MAX:
             full = f"{MODELS_MAX} models are registered, the limit of a gateway"
             raise TooLarge(full, hint="remove an unused one: din model remove MODEL")
-        digest = hashlib.sha256(msgspec.json.encode(order, order="sorted")).hexdigest()
+        digest = digest_of(order)
         for record in known.values():
             is_kept = record.manifest.is_encrypted or not self._builder.seals(order.encrypt)
             if record.order_sha256 == digest and is_kept and self._is_served(record):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from din.adapters.catalogue import check_adapter
 from din.domain.model import (
@@ -15,11 +17,11 @@ from din.domain.model import (
     CutFacts,
     ModelManifest,
     Partition,
-    SliceSetting,
 )
+from din.domain.strategy import check_strategy
 from din.domain.tensor import TensorSpec
 from din.domain.views import RegisterModel
-from din.errors import BadStrategy, Internal, UsageError
+from din.errors import Internal, UsageError
 from din.gateway.partition import adapted_signature
 from din.store.contract import Entry
 
@@ -42,13 +44,36 @@ class ModelRecord(Struct, frozen=True, kw_only=True):
 def read_record(entry: Entry) -> ModelRecord:
     """A record as the store keeps it. Raises Internal."""
     try:
-        return msgspec.json.decode(entry.value, type=ModelRecord)
+        try:
+            return msgspec.json.decode(entry.value, type=ModelRecord)
+        except msgspec.ValidationError:
+            return _of_former_layout(entry.value)
     except msgspec.MsgspecError as fault:
         raise Internal(
             f"the store's record {entry.key!r} cannot be read: {fault}",
             hint="it was written by another version of DIN, or damaged: start that version, or an "
             "empty state directory, and register the model again",
         ) from fault
+
+
+_FORMERLY_FLAT: Final = ("partition_points", "backend_map", "slices", "private")
+
+
+def _of_former_layout(value: bytes) -> ModelRecord:
+    """Orders of version 0.1 held the strategy's keys beside the model's own. Raises
+    ValidationError for what is not such a record either."""
+    content = msgspec.json.decode(value, type=dict[str, Any])
+    order = content.get("order")
+    if isinstance(order, dict) and "slicing_strategy" not in order:
+        flat = {name: order.pop(name) for name in _FORMERLY_FLAT if name in order}
+        order["slicing_strategy"] = flat
+    record = msgspec.convert(content, ModelRecord)
+    return replace(record, order_sha256=digest_of(record.order))
+
+
+def digest_of(order: RegisterModel) -> str:
+    """Tells whether the same is registered again."""
+    return hashlib.sha256(msgspec.json.encode(order, order="sorted")).hexdigest()
 
 
 def artifacts_of(record: ModelRecord) -> set[str]:
@@ -67,8 +92,9 @@ def key_of(record: ModelRecord) -> str:
     return f"models/{record.manifest.model_id}/{record.manifest.version}"
 
 
-def check_counts(order: RegisterModel) -> None:
-    """Raises UsageError for workers or replicas out of bounds."""
+def check_order(order: RegisterModel) -> None:
+    """Raises UsageError for workers or replicas out of bounds, BadStrategy."""
+    check_strategy(order.slicing_strategy)
     for name, value, most in (
         ("workers", order.workers, WORKERS_MAX),
         ("replicas", order.replicas, REPLICAS_MAX),
@@ -92,24 +118,6 @@ def adapter_of(
     spec = AdapterSpec(name, options)
     check_adapter(spec, kind)
     return spec
-
-
-def settings_of(order: RegisterModel) -> tuple[SliceSetting, ...]:
-    """What the strategy says of each slice. Raises UsageError, BadStrategy for one name twice."""
-    try:
-        found = msgspec.convert(order.slices, tuple[SliceSetting, ...])
-    except msgspec.ValidationError as fault:
-        raise UsageError(
-            f"slices of the slicing strategy: {fault}",
-            hint="each slice may have name, device_type, labels, backend and sensitive",
-        ) from fault
-    names = [each.name for each in found if each.name is not None]
-    for name in names:
-        if names.count(name) > 1:
-            raise BadStrategy(
-                f"two slices are called {name!r}", hint="traces and plans tell them by their names"
-            )
-    return found
 
 
 def manifest_of(

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
 
+from din.domain.strategy import SLICES_MAX
 from din.errors import BadStrategy
 from din.slicing.elements import word_of
 from din.slicing.operators import Operator, OperatorGraph
 from din.slicing.sizes import Sizes, memory_mib
-
-SLICES_MAX: Final = 256
 
 Cost = tuple[int, int, int]
 """Slices, split quantised operators, bytes across boundaries."""

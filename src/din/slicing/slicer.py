@@ -16,8 +16,8 @@ from din.domain.model import (
     CarveRequest,
     Edge,
     Slice,
-    SliceSetting,
 )
+from din.domain.strategy import SliceSetting, check_strategy
 from din.domain.tensor import TENSORS_MAX, TensorSpec
 from din.errors import BadModel, BadStrategy
 from din.slicing.cutting import SLICES_MAX, slices_by_memory, splits_quantised
@@ -97,10 +97,11 @@ def analyse(data: bytes, input_shapes: dict[str, tuple[int | str, ...]]) -> Anal
 def slice_model(data: bytes, request: CarveRequest, din_version: str) -> Sliced:
     """Cut a model as the request says. Raises BadModel, BadStrategy, TooLarge."""
     try:
+        check_strategy(request.strategy)
         found = analyse(data, request.input_shapes)
         slice_of, backends = _assign(found, request)
         count = max(slice_of.values(), default=0) + 1
-        _check_count(count, len(request.slice_settings))
+        _check_count(count, len(request.strategy.slices))
         parts, edges = divide(found.graph, found.shapes, slice_of, count)
         facts = {
             "parent_sha256": found.source_sha256,
@@ -109,7 +110,7 @@ def slice_model(data: bytes, request: CarveRequest, din_version: str) -> Sliced:
             "din_version": din_version,
         }
         files = tuple(_file_of(found, part, facts) for part in parts)
-        settings = _settings(request.slice_settings, backends, count)
+        settings = _settings(request.strategy.slices, backends, count)
         slices = tuple(map(partial(_slice, found), parts, files, settings))
         answer = _answer(found, slices, edges)
         return Sliced(answer, {each.artifact.sha256: each.data for each in files})
@@ -145,9 +146,12 @@ def _check_count(count: int, described: int) -> None:
 def _assign(found: Analysed, request: CarveRequest) -> tuple[dict[int, int], dict[int, str]]:
     """Slice by dynamic operator, backend by slice."""
     graph = found.graph
-    backend_of = backends_by_ranges(graph, request.backend_map) if request.backend_map else {}
-    if request.partition_points:
-        slice_of = slices_by_points(graph, request.partition_points)
+    asked = request.strategy
+    if asked.type != "graph_partition" or asked.ranges or asked.precision != "exact":
+        raise BadStrategy("only partition points and backend ranges are cut here")
+    backend_of = backends_by_ranges(graph, asked.backend_map) if asked.backend_map else {}
+    if asked.partition_points:
+        slice_of = slices_by_points(graph, asked.partition_points)
     elif backend_of:
         slice_of = slices_by_backends(graph, backend_of)
     elif request.memory_mib_max is not None:
