@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, checker, helper
 
+from din.bench.backend_cases import Case, cases, is_cuttable
 from din.domain.model import GATEWAY, CarveRequest
 from din.domain.strategy import Strategy
 from din.slicing.slicer import Sliced, slice_model
@@ -103,6 +104,40 @@ class Bench:
             if edge.producer == producer:
                 for consumer in edge.consumers:
                     inboxes[consumer][edge.tensor] = values[edge.tensor]
+
+
+class PlainFailures:
+    """The cases that plain ONNX Runtime fails: those and no others may fail here."""
+
+    HOW = "write it anew: python -m din.bench.backend_cases > tests/slicing/plain_failures.txt"
+
+    def __init__(self) -> None:
+        lines = (Path(__file__).parent / "plain_failures.txt").read_text().splitlines()
+        self.versions = lines[0].removeprefix("# ")
+        self.names = {line.split()[0] for line in lines[1:]}
+
+    def check(self, failed: dict[str, str], among: set[str] | None = None) -> None:
+        """`failed` says why; `among` are the cases that were tried, when these are not all."""
+        expected = self.names if among is None else self.names & among
+        worse = {name: reason for name, reason in failed.items() if name not in expected}
+        better = expected - set(failed)
+        assert not worse, f"{worse} fail and pass in plain ONNX Runtime"
+        assert not better, f"{better} pass now; {self.HOW}"
+
+
+@pytest.fixture(scope="session")
+def plain_failures() -> PlainFailures:
+    return PlainFailures()
+
+
+@pytest.fixture(scope="module")
+def backend_cases() -> list[Case]:
+    return cases()
+
+
+@pytest.fixture(scope="module")
+def cuttable_cases(backend_cases: list[Case]) -> list[Case]:
+    return [each for each in backend_cases if is_cuttable(each)]
 
 
 @pytest.fixture(scope="session")

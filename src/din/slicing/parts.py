@@ -136,8 +136,8 @@ def _part(
 def _check_crossing(graph: OperatorGraph, shapes: Shapes, edges: tuple[Edge, ...]) -> None:
     for edge in edges:
         kind = shapes.types.get(edge.tensor)
-        if word_of(kind) is not None or edge.producer == GATEWAY:
-            continue
+        if word_of(kind) is not None or edge.producer == GATEWAY or edge.consumers == (GATEWAY,):
+            continue  # what the model itself takes and gives was looked at with its signature
         maker = graph.operators[graph.producer[edge.tensor]]
         raise BadStrategy(
             f"{edge.tensor!r}, made by {maker.proto.op_type} {maker.name!r} in slice "
@@ -164,7 +164,7 @@ def _check_acyclic(edges: tuple[Edge, ...], count: int) -> None:
         for consumer in edge.consumers:
             if GATEWAY not in (edge.producer, consumer):
                 after[edge.producer].setdefault(consumer, edge.tensor)
-    cycle = _cycle(after)
+    cycle = cycle_of(after)
     if cycle:
         steps = [
             f"slice {source} -> slice {target} by {after[source][target]!r}"
@@ -176,8 +176,11 @@ def _check_acyclic(edges: tuple[Edge, ...], count: int) -> None:
         )
 
 
-def _cycle(after: dict[int, dict[int, str]]) -> list[int]:
-    """Some cycle of the slices, found by walking back from what never becomes free; [] if none."""
+def cycle_of(after: dict[int, dict[int, str]]) -> list[int]:
+    """Some cycle of slices, given which follow each; [] if there is none.
+
+    Found by walking back from what never becomes free.
+    """
     waiting = dict.fromkeys(after, 0)
     for targets in after.values():
         for target in targets:

@@ -68,8 +68,13 @@ class _File:
     artifact: Artifact
 
 
-def analyse(data: bytes, input_shapes: dict[str, tuple[int | str, ...]]) -> Analysed:
-    """Read a model and find its operators, shapes and sizes. Raises BadModel, BadStrategy."""
+def analyse(
+    data: bytes, input_shapes: dict[str, tuple[int | str, ...]], *, is_served: bool = True
+) -> Analysed:
+    """Read a model and find its operators, shapes and sizes. Raises BadModel, BadStrategy.
+
+    What nobody shall serve may take and give sequences, maps and optionals, and has no signature.
+    """
     model = read_model(data)
     warnings: list[str] = []
     taken = settle_inputs(model)
@@ -77,7 +82,8 @@ def analyse(data: bytes, input_shapes: dict[str, tuple[int | str, ...]]) -> Anal
         warnings.append(f"{taken} weights were graph inputs as well; they are fixed weights now")
     override_shapes(model, input_shapes)
     graph = read_operators(model)
-    _check_signature(graph)
+    if is_served:
+        _check_signature(graph)
     shapes = infer(model, graph)
     dead = sum(not each.is_live for each in graph.operators)
     if dead:
@@ -88,8 +94,8 @@ def analyse(data: bytes, input_shapes: dict[str, tuple[int | str, ...]]) -> Anal
         shapes=shapes,
         sizes=sizes_of(model, graph, shapes),
         source_sha256=hashlib.sha256(data).hexdigest(),
-        inputs=signature_of(graph.inputs, shapes.types, "input"),
-        outputs=signature_of(graph.outputs, shapes.types, "output"),
+        inputs=signature_of(graph.inputs, shapes.types, "input") if is_served else (),
+        outputs=signature_of(graph.outputs, shapes.types, "output") if is_served else (),
         warnings=(*warnings, *shapes.warnings),
     )
 
