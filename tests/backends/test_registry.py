@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from din.backends import registry
+from din.backends.options import check_backend_options
 from din.backends.registry import BackendEntry, detect_backends, import_backend
 from din.errors import UsageError
 
@@ -34,3 +35,8 @@ def test_a_backend_that_is_not_installed_says_what_to_install(monkeypatch: pytes
     with pytest.raises(UsageError, match="ghost") as caught:
         import_backend("ghost")
     assert "no-such-package" in caught.value.hint
+
+
+def test_nobody_runs_a_slice_with_the_backend_of_probes():
+    with pytest.raises(UsageError, match="looks at models and runs none"):
+        check_backend_options("probe", {})

@@ -71,6 +71,7 @@ def test_a_wish_compares_backend_device_type_and_labels_exactly():
 def test_adapters_ask_for_no_backend():
     assert wish_of(part(0, kind="before", backend="adapter")).backend is None
     assert wish_of(part(0)).backend == "onnxruntime"
+    assert wish_of(part(0, backend="probe")).backend == "onnxruntime"
 
 
 def test_kinds_that_nobody_has_any_more_are_reused():

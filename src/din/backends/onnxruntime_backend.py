@@ -71,7 +71,13 @@ def load(
     """Load a model; the engine copies of `weights` what it needs. Raises BadModel with the
     engine's own words, UsageError for a bad option, MemoryError where this node has too little:
     another one may have enough."""
-    settings = session_options(options)
+    return open_session(model, session_options(options), weights)
+
+
+def open_session(
+    model: bytes, settings: ort.SessionOptions, weights: Mapping[str, memoryview] | None = None
+) -> OnnxSession:
+    """As `load`, with settings that have been made already."""
     if not 0 < len(model) <= MODEL_BYTES_MAX:
         raise BadModel(
             f"the model file has {len(model)} bytes",
@@ -153,6 +159,10 @@ class OnnxSession:
     def outputs(self) -> tuple[TensorSpec, ...]:
         """As the model declares them."""
         return self._outputs
+
+    def end_profiling(self) -> None:
+        """Write what was profiled, where the settings asked for that."""
+        self._session.end_profiling()
 
     def stop(self) -> None:
         """End the present run between two operators."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from din.domain.probe import PROBE
 from din.errors import UsageError
 
 OPTIMISATIONS: Final = ("off", "basic", "extended", "all")
@@ -14,6 +15,11 @@ THREADS_MAX: Final = 256
 def check_backend_options(backend: str, options: Mapping[str, str]) -> None:
     """Raises UsageError naming option, value and what is allowed; backends that are not DIN's own
     check theirs when they load."""
+    if backend == PROBE:
+        raise UsageError(
+            f"backend {PROBE!r} looks at models and runs none",
+            hint="leave the backend out, or write onnxruntime",
+        )
     if backend != "onnxruntime":
         return
     for name, value in options.items():

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from din.domain.model import Slice
 from din.domain.node import FleetNode
+from din.domain.probe import PROBE, PROBED
 
 WISHES_CACHED_MAX: Final = 256
 """Different wishes whose answers are kept; the one not asked for longest goes first."""
@@ -66,9 +67,11 @@ def capability_of(node: FleetNode) -> Capability:
 
 
 def wish_of(part: Slice) -> Wish:
-    """What a slice asks. Adapters run in every worker, so they ask for no backend."""
+    """What a slice asks. Adapters run in every worker, so they ask for no backend; probes look at
+    the one that runs models."""
+    backend = PROBED if part.backend == PROBE else part.backend
     return Wish(
-        backend=part.backend if part.kind == "model" else None,
+        backend=backend if part.kind == "model" else None,
         device_type=part.device_type,
         labels=frozenset(part.labels.items()) | trust_wish(part),
         is_sealed=part.is_sealed,

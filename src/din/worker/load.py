@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from din.backends.contract import Session
 from din.backends.registry import import_backend
+from din.domain.probe import PROBE
 from din.domain.tensor import TensorSpec
 from din.errors import BadModel, TooLarge, Unavailable
 from din.wire.worker import Fork, Given, Loaded
@@ -35,6 +36,8 @@ def load(order: Fork, artifacts: Sequence[int]) -> LoadedSession:
         from din.adapters.registry import load_adapter
 
         session: Session = load_adapter(order.adapter, order.inputs, order.outputs)
+    elif order.backend == PROBE:
+        session = load_probed(order, artifacts)
     else:
         session = load_slice(order.backend, order.artifacts, artifacts, order.backend_options)
         check_signature("input", order.inputs, session.inputs)
@@ -69,17 +72,36 @@ def load_slice(
         return import_backend(backend).load(read_whole(models[0]), options, weights)
 
 
+def load_probed(order: Fork, descriptors: Sequence[int]) -> Session:
+    """A probe over any number of models, all with the same weights, which stay mapped: it loads
+    one model after the other. Raises as `load`."""
+    from din.backends.probe import load_probe
+
+    models: list[bytes] = []
+    weights: dict[str, memoryview] = {}
+    for descriptor, file in zip(descriptors, order.artifacts, strict=True):
+        if file.role == "weights":
+            weights[file.name] = memoryview(map_file(descriptor))
+        else:
+            models.append(read_whole(descriptor))
+    return load_probe(models, weights, order.backend_options, order.inputs)
+
+
 @contextmanager
 def mapped(descriptor: int) -> Generator[memoryview]:
     """What a file holds, to be read in place; the descriptor is closed. Raises Unavailable."""
+    with map_file(descriptor) as memory, memoryview(memory) as view:
+        yield view
+
+
+def map_file(descriptor: int) -> mmap.mmap:
+    """A file in memory; the descriptor is closed. Raises Unavailable."""
     try:
-        memory = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+        return mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
     except (OSError, ValueError) as error:
         raise Unavailable(f"the file of weights cannot be mapped: {error}") from error
     finally:
         os.close(descriptor)
-    with memory, memoryview(memory) as view:
-        yield view
 
 
 def loaded_message(found: LoadedSession, warm_ms: float | None, memory_mib: int) -> Loaded:

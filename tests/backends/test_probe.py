@@ -1,0 +1,338 @@
+"""Probes over real sessions of ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+from onnx_models import model
+from probe_play import (
+    FIRST_PART,
+    LAST_PART,
+    WHOLE_PART,
+    ask,
+    first,
+    last,
+    order,
+    probe,
+    scalar,
+    step,
+    value,
+    weight,
+    whole,
+)
+
+from din.backends import probe as probe_module
+from din.domain.probe import (
+    CalibrateReport,
+    OperatorTime,
+    ProbePart,
+    ProfileReport,
+    TensorFacts,
+    VerifyReport,
+)
+from din.errors import BadModel, BadTensor, ExecutionFailed, TooLarge, UsageError
+
+CHAIN = (WHOLE_PART, FIRST_PART, LAST_PART)
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+def profile_of(data: bytes, **more: Any) -> ProfileReport:
+    found = ask(probe(data), order("profile", **more))
+    assert isinstance(found, ProfileReport)
+    return found
+
+
+def verified(*files: bytes, parts: tuple[ProbePart, ...] = CHAIN, **more: Any) -> VerifyReport:
+    found = ask(probe(*files), order("verify", *parts, **more), x=X)
+    assert isinstance(found, VerifyReport)
+    return found
+
+
+def by_name(report: ProfileReport) -> dict[str, OperatorTime]:
+    return {each.name: each for each in report.operators}
+
+
+# Profiles.
+
+
+def test_every_operator_has_a_time_and_the_times_add_up_to_the_whole() -> None:
+    report = profile_of(whole(), shapes={"x": (3, 4)})
+    assert [each.name for each in report.operators] == ["t", "y"]
+    assert [each.kind for each in report.operators] == ["Add", "Mul"]
+    assert report.coverage == 1.0
+    assert report.whole_ms > 0
+    assert report.plain_ms > 0
+    assert sum(each.ms for each in report.operators) == pytest.approx(report.whole_ms)
+    assert report.rounds == 7
+
+
+def test_sizes_are_those_of_the_shape_that_was_asked_for() -> None:
+    report = profile_of(whole(), shapes={"x": (3, 4)})
+    assert report.inputs == (TensorFacts("x", "FP32", (3, 4), 48),)
+    assert by_name(report)["t"].outputs == (TensorFacts("t", "FP32", (3, 4), 48),)
+
+
+def test_given_inputs_are_used_as_they_are() -> None:
+    found = ask(probe(whole()), order("profile"), x=X)
+    assert isinstance(found, ProfileReport)
+    assert found.inputs[0].shape == (2, 4)
+
+
+def test_what_runs_in_a_subgraph_counts_for_the_operator_that_runs_it() -> None:
+    body = parser.parse_graph(
+        "body (int64 i, bool c, float[4] s) => (bool go, float[4] n) {"
+        " go = Identity(c)  n = Add(s, s) }"
+    )
+    for number, node in enumerate(body.node):
+        node.name = ("t", "y")[number]  # as operators of the top graph are called
+    nodes = [
+        helper.make_node("Loop", ["count", "going", "x"], ["y"], name="loop", body=body),
+        step("Neg", ["y"], "t"),
+    ]
+    data = model(
+        nodes,
+        [value("x", shape=(4,))],
+        [value("t", shape=(4,))],
+        initializer=[scalar("count", 5), scalar("going", True)],
+    )
+    report = profile_of(data)
+    assert [each.name for each in report.operators] == ["loop", "t"]
+    assert report.coverage == 1.0
+    assert by_name(report)["t"].outputs == (TensorFacts("t", "FP32", (4,), 16),)
+    assert by_name(report)["loop"].ms > by_name(report)["t"].ms
+
+
+def test_operators_that_the_engine_takes_apart_share_what_their_pieces_took() -> None:
+    nodes = [step("Mish", ["x"], "t"), step("Neg", ["t"], "y")]
+    report = profile_of(model(nodes, [value("x")], [value("y")], opset=18))
+    mish = by_name(report)["t"]
+    assert mish.is_estimated
+    assert mish.ms > 0
+    assert mish.outputs == (TensorFacts("t", "FP32", (1, 4), 16),)
+    assert not by_name(report)["y"].is_estimated
+    assert report.coverage == 0.5
+
+
+def test_values_that_are_no_tensors_have_no_size_and_the_report_says_so() -> None:
+    nodes = [
+        step("SequenceConstruct", ["x", "x"], "pair"),
+        step("ConcatFromSequence", ["pair"], "y", axis=0),
+    ]
+    report = profile_of(model(nodes, [value("x")], [value("y")]))
+    assert by_name(report)["pair"].outputs == ()
+    assert by_name(report)["y"].outputs == (TensorFacts("y", "FP32", (2, 4), 32),)
+    assert report.notes == ("1 values are no tensors and have no size",)
+
+
+def test_outputs_that_are_left_out_do_not_shift_the_sizes_of_others() -> None:
+    node = helper.make_node("LSTM", ["x", "w", "r"], ["", "h"], name="lstm", hidden_size=2)
+    weights = [
+        numpy_helper.from_array(np.ones(shape, np.float32), name)
+        for name, shape in (("w", (1, 8, 3)), ("r", (1, 8, 2)))
+    ]
+    ends = [value("x", shape=(5, 1, 3))], [value("h", shape=(1, 1, 2))]
+    report = profile_of(model([node], *ends, initializer=weights))
+    assert by_name(report)["lstm"].outputs == (TensorFacts("h", "FP32", (1, 1, 2), 8),)
+
+
+def test_nothing_is_left_in_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    profile_of(whole())
+    assert list(tmp_path.iterdir()) == []
+
+
+# Verifying.
+
+
+def test_slices_that_are_right_are_equal_without_optimisation() -> None:
+    report = verified(whole(), first(), last())
+    assert report.is_right
+    off, own = report.levels
+    assert (off.optimisation, off.is_exact) == ("off", True)
+    assert (own.optimisation, own.is_exact) == ("all", False)
+    assert {(each.name, each.is_output, each.after_slice) for each in off.tensors} == {
+        ("y", True, 1),
+        ("t", False, 0),
+    }
+    assert all(each.is_equal and each.max_absolute == 0 for each in off.tensors)
+
+
+def test_a_slice_that_computes_otherwise_is_found_with_its_distance() -> None:
+    report = verified(whole(), first(), last(scale=3.5))
+    assert not report.is_right
+    found = {each.name: each for each in report.levels[0].tensors}
+    assert found["t"].is_equal
+    assert not found["y"].is_within
+    assert found["y"].max_absolute == pytest.approx((X.max() + 4) / 2)
+    assert found["y"].trouble == "8 of 8 elements differ"
+
+
+def test_a_wrong_slice_makes_those_behind_it_wrong_too() -> None:
+    wrong = model(
+        [step("Sub", ["x", "w"], "t")],
+        [value("x")],
+        [value("t")],
+        initializer=[weight("w", 1, 2, 3, 4)],
+    )
+    report = verified(whole(), wrong, last())
+    assert [each.is_within for each in report.levels[0].tensors] == [False, False]
+
+
+def test_another_shape_is_a_mismatch_in_words() -> None:
+    wrong = model(
+        [step("ReduceSum", ["x"], "t", keepdims=1)], [value("x")], [value("t", shape=(1, 1))]
+    )
+    y, t = verified(whole(), wrong, last()).levels[0].tensors
+    assert t.trouble == "the whole makes float32 [2, 4], the slices float32 [1, 1]"
+    assert not t.is_within
+    assert y.trouble.startswith("slice 1: ONNX Runtime: ")
+    assert (y.is_within, y.max_absolute) == (False, None)
+
+
+def test_what_slices_that_are_not_here_would_make_is_taken_from_the_whole() -> None:
+    report = verified(whole(), last(scale=9.0), parts=(WHOLE_PART, LAST_PART))
+    assert [(each.name, each.is_within) for each in report.levels[0].tensors] == [("y", False)]
+    assert verified(whole(), last(), parts=(WHOLE_PART, LAST_PART)).is_right
+    assert verified(whole(), last(), parts=(WHOLE_PART, LAST_PART), is_quick=True).is_right
+
+
+def test_a_slice_that_cannot_be_fed_is_told_by_what_it_lacks() -> None:
+    y, t = verified(whole(), b"nonsense", last()).levels[0].tensors
+    assert t.trouble.startswith("slice 0: ONNX Runtime")
+    assert y.trouble == "slice 1: it lacks 't'"
+
+
+def test_what_stands_behind_random_operators_is_not_compared() -> None:
+    report = verified(whole(), first(), last(scale=9.0), untested=("y",))
+    assert report.is_right
+    assert report.untested == ("y",)
+    assert [each.name for each in report.levels[0].tensors] == ["t"]
+
+
+def test_a_quick_look_leaves_out_the_cuts_at_the_own_level() -> None:
+    report = verified(whole(), first(), last(), is_quick=True)
+    assert [len(each.tensors) for each in report.levels] == [2, 1]
+
+
+def test_a_model_that_runs_without_optimisation_is_looked_at_once() -> None:
+    session = probe(whole(), first(), last(), optimisation="off")
+    found = ask(session, order("verify", *CHAIN), x=X)
+    assert isinstance(found, VerifyReport)
+    assert [each.optimisation for each in found.levels] == ["off"]
+
+
+def test_halves_may_differ_where_the_engine_keeps_them_in_single() -> None:
+    half = TensorProto.FLOAT16
+    weights = [weight("w", 1, dtype=np.float16)]
+    nodes = [step("Add", ["x", "w"], "t"), step("Mul", ["t", "w"], "y")]
+    ends = [value("x", half)], [value("y", half)]
+    data = model(nodes, *ends, initializer=weights)
+    one = model(nodes[:1], ends[0], [value("t", half)], initializer=weights)
+    two = model(nodes[1:], [value("t", half)], ends[1], initializer=weights)
+    found = ask(probe(data, one, two), order("verify", *CHAIN))
+    assert isinstance(found, VerifyReport)
+    assert found.is_right
+    assert not found.levels[0].is_exact
+
+
+# Calibrating.
+
+
+def test_ranges_are_found_by_tensor_and_channel() -> None:
+    found = ask(probe(whole()), order("calibrate", tensors=("t", "y")), x=X)
+    assert isinstance(found, CalibrateReport)
+    t, y = found.ranges
+    assert (t.minimum, t.maximum) == (1.0, 11.0)
+    assert t.channel_minima == (1.0, 3.0, 5.0, 7.0)
+    assert t.channel_maxima == (5.0, 7.0, 9.0, 11.0)
+    assert (y.minimum, y.maximum) == (3.0, 33.0)
+
+
+def test_calibrating_nothing_is_an_error() -> None:
+    with pytest.raises(BadTensor, match="0 tensors are to be calibrated"):
+        ask(probe(whole()), order("calibrate"), x=X)
+
+
+# What cannot be.
+
+
+def test_an_order_that_cannot_be_read_is_refused() -> None:
+    with pytest.raises(BadTensor, match="order of a probe cannot be read"):
+        ask(probe(whole()), b"{}")
+
+
+def test_parts_and_models_have_to_add_up() -> None:
+    with pytest.raises(BadTensor, match="speaks of 2 models, the probe holds 1"):
+        ask(probe(whole()), order("verify", WHOLE_PART, FIRST_PART))
+
+
+def test_an_unknown_input_is_named() -> None:
+    with pytest.raises(BadTensor, match="no input 'z'"):
+        ask(probe(whole()), order("profile", shapes={"z": (1,)}))
+
+
+def test_a_shape_that_the_input_cannot_have_is_refused() -> None:
+    with pytest.raises(BadTensor, match=r"'x' is \[N, 4\], \[1, 5\] was asked for"):
+        ask(probe(whole()), order("profile", shapes={"x": (1, 5)}))
+
+
+def test_a_model_that_computes_no_made_up_input_asks_for_inputs() -> None:
+    data = model(
+        [step("Gather", ["table", "x"], "y")],
+        [value("x", TensorProto.INT64, (2,))],
+        [value("y", shape=("a", "b"))],
+        initializer=[weight("table", 1.0)],
+    )
+    with pytest.raises(BadTensor, match="computes none of the made-up inputs") as caught:
+        ask(probe(data), order("profile"))
+    assert "--input" in caught.value.hint
+
+
+def test_free_sizes_that_do_not_fit_are_guessed_otherwise() -> None:
+    """A convolution over three colours."""
+    data = model(
+        [step("Conv", ["x", "w"], "y")],
+        [value("x", shape=("a", "b", "c", "d"))],
+        [value("y", shape=("a", "b", "c", "d"))],
+        initializer=[numpy_helper.from_array(np.ones((1, 3, 1, 1), np.float32), "w")],
+    )
+    assert profile_of(data, rounds=1).inputs[0].shape == (1, 3, 640, 640)
+
+
+def test_a_file_that_is_no_model_is_told() -> None:
+    with pytest.raises(BadModel):
+        ask(probe(b"nonsense"), order("profile"))
+
+
+def test_a_bad_option_is_told_while_loading() -> None:
+    with pytest.raises(UsageError, match="optimisation"):
+        probe(whole(), optimisation="most")
+
+
+def test_a_report_over_its_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_module, "REPORT_BYTES_MAX", 100)
+    with pytest.raises(TooLarge, match="over 100"):
+        ask(probe(whole()), order("profile"))
+
+
+def test_a_stopped_probe_begins_no_further_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = probe(whole(), first(), last())
+    models = session._models
+    opened = models.open
+
+    def open_and_stop(part: int, optimisation: str, **more: Any) -> Any:
+        if part == 1:
+            session.stop()
+        return opened(part, optimisation, **more)
+
+    monkeypatch.setattr(models, "open", open_and_stop)
+    with pytest.raises(ExecutionFailed, match="stopped"):
+        ask(session, order("verify", *CHAIN), x=X)
+    monkeypatch.undo()
+    assert isinstance(ask(session, order("verify", *CHAIN), x=X), VerifyReport)
