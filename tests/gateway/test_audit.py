@@ -102,6 +102,60 @@ def test_a_change_that_cannot_be_written_is_not_made(
     audited(tmp_path, story)
 
 
+def test_a_log_that_could_not_be_opened_is_opened_once_there_is_room(tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    folder.write_text("a file is in the way")
+
+    async def story(log: AuditLog, clock: Clock) -> None:
+        for _ in range(2):
+            with pytest.raises(Unavailable, match=r"key.create of 'ci' is refused.*audit failed"):
+                async with log.change(ADMIN, "key.create", "ci"):
+                    pass
+            with pytest.raises(Unavailable, match="audit failed"):
+                await log.check()
+        log.note(ADMIN, "node.join", "aa")
+        await settled(log)
+        assert [event for event, _ in clock.reports] == [
+            "audit log cannot be opened",
+            "audit log cannot be written",
+        ]
+        folder.unlink()
+        async with log.change(ADMIN, "key.create", "ci"):
+            pass
+        found = await facts(log)
+        assert [each.what for each in found] == ["key.create"]
+        assert (await log.check()).is_whole
+
+    audited(tmp_path, story)
+
+
+def test_what_was_wrong_is_written_down_later_where_it_could_not_be_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def write(log: AuditLog, clock: Clock) -> None:
+        async with log.change(ADMIN, "key.create", "ci"):
+            pass
+
+    audited(tmp_path, write)
+    (path,) = (tmp_path / "audit").glob("*.jsonl")
+    path.write_bytes(path.read_bytes() + b'{"seq":2,')
+    write_to_disk = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, _: _full(descriptor))
+
+    async def story(log: AuditLog, clock: Clock) -> None:
+        assert [event for event, _ in clock.reports] == ["audit log cannot be opened"]
+        monkeypatch.setattr(os, "write", write_to_disk)
+        await write(log, clock)
+        assert [each.what for each in await facts(log)] == [
+            "key.create",
+            "audit.repair",
+            "key.create",
+        ]
+        assert (await log.check()).is_whole
+
+    audited(tmp_path, story)
+
+
 def _full(_descriptor: int) -> None:
     raise OSError(28, "No space left on device")
 

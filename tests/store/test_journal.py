@@ -165,6 +165,24 @@ def test_a_full_disk_refuses_a_line_and_leaves_no_part_of_it(
     journal.close()
 
 
+def test_a_disk_that_cannot_take_the_head_refuses_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = opened(tmp_path)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(Unavailable, match="No space left"):
+            journal.append([b"{}"])
+    assert lines(tmp_path) == []
+    assert journal.append([b"{}"]) == 1
+    assert journal.walk().problems == []
+    journal.close()
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     journal = Journal(tmp_path / "file" / "audit", told)

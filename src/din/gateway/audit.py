@@ -9,7 +9,7 @@ disk.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -57,16 +57,31 @@ class AuditLog:
         self._bucket = TokenBucket(REFUSALS_PER_S, REFUSALS_BURST, clock_ms())
         self._writing: asyncio.Task[None] | None = None
         self._is_failing = False
+        self._problems: list[str] = []
+        """Found when the log was opened, not written down yet."""
 
     async def open(self) -> None:
         """Find the end of the log and write down what was wrong with it. A disk that cannot take
-        that refuses changes, not requests: it is reported only."""
+        that refuses changes, not requests: it is reported only, and tried again at each line."""
         try:
-            for problem in await self._in_thread(self._journal.open):
-                self._report("audit log repaired", warning=problem)
-                self.note(GATEWAY, REPAIRED, outcome=problem)
+            await self._append([])
         except Unavailable as error:
             self._report("audit log cannot be opened", error=error.message)
+
+    async def _append(self, facts: Sequence[bytes]) -> None:
+        for problem in await self._in_thread(lambda: self._write(facts)):
+            self._report("audit log repaired", warning=problem)
+
+    def _write(self, facts: Sequence[bytes]) -> list[str]:
+        """Write lines, and before them what was wrong with the log when it was opened, which this
+        does where nobody could before; answers that. Raises Unavailable."""
+        if not self._journal.is_open:
+            self._problems += self._journal.open()
+        told = [self._fact(GATEWAY, REPAIRED, "", outcome=each) for each in self._problems]
+        if lines := [*told, *facts]:
+            self._journal.append(lines)
+        problems, self._problems = self._problems, []
+        return problems
 
     async def close(self) -> None:
         """Write what waits, then close."""
@@ -92,7 +107,7 @@ class AuditLog:
         cannot be written, and then nothing was changed."""
         fact = self._fact(caller, what, target, before=before, after=after)
         try:
-            await self._in_thread(lambda: self._journal.append([fact]))
+            await self._append([fact])
         except Unavailable as error:
             raise Unavailable(
                 f"{what} of {target!r:.80} is refused, since the audit log cannot take it: "
@@ -143,7 +158,7 @@ class AuditLog:
         told = f"{left_out} more notes were left out"
         more = [self._fact(GATEWAY, SUPPRESSED, "", outcome=told)] if left_out else []
         try:
-            await self._in_thread(lambda: self._journal.append([*batch, *more]))
+            await self._append([*batch, *more])
         except Unavailable as error:
             self._left_out += len(batch)
             if not self._is_failing:
@@ -208,6 +223,8 @@ class AuditLog:
         return await self._in_thread(self._check)
 
     def _check(self) -> AuditCheck:
+        if not self._journal.is_open:
+            self._write([])
         walk = self._journal.walk()
         notes: list[str] = []
         is_begin_known = walk.first_seq <= 1 and walk.first_previous == NOTHING

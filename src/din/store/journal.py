@@ -133,10 +133,15 @@ class Journal:
                 os.close(descriptor)
         self._descriptor = self._head = -1
 
+    @property
+    def is_open(self) -> bool:
+        """Whether lines can be written."""
+        return self._descriptor >= 0
+
     def append(self, entries: Sequence[bytes]) -> int:
         """Write JSON objects as lines, synced; answers the last number. Raises Unavailable, and
         then none of them is there."""
-        if self._descriptor < 0:
+        if not self.is_open:
             raise Unavailable(f"the journal {self._folder} is not open")
         try:
             if self._size >= self._file_bytes_max:
@@ -161,11 +166,12 @@ class Journal:
             while done < len(data):
                 done += os.write(self._descriptor, data[done:])
             os.fsync(self._descriptor)
+            # Also this needs room where the disk writes nothing in place.
+            os.pwrite(self._head, b"%012d %s\n" % (seq, sha256.encode()), 0)
         except OSError:
             os.ftruncate(self._descriptor, self._size)
             raise
         self._seq, self._last_sha256, self._size = seq, sha256, self._size + len(data)
-        os.pwrite(self._head, b"%012d %s\n" % (seq, sha256.encode()), 0)
 
     def _rotate(self) -> None:
         path = self._folder / f"{self._seq + 1:012}.jsonl"
