@@ -72,8 +72,10 @@ class Children:
         self.orders: list[EnrolOrder] = []
         self.outcomes = list(outcomes)
         self.now_ms = BEGINS_MS
+        self.uptime_ms = 0
         monkeypatch.setattr(module, "run_renewal", self.renew)
         monkeypatch.setattr(module, "wall_clock_ms", lambda: self.now_ms)
+        monkeypatch.setattr(module, "boot_ms", lambda: self.uptime_ms)
         monkeypatch.setattr(module, "LOOK_S", 0.0)
 
     async def renew(self, order: EnrolOrder) -> Membership:
@@ -106,7 +108,11 @@ def test_renewal_is_due_about_two_thirds_through_and_when_the_clock_went_back(
     assert not trust.is_due(BEGINS_MS + 14 * HOUR_MS)
     assert trust.is_due(BEGINS_MS + 18 * HOUR_MS)
     assert trust.is_due(BEGINS_MS + 1000 * HOUR_MS)
-    assert trust.is_due(BEGINS_MS - 1)
+    assert trust.is_due(BEGINS_MS - HOUR_MS)
+
+
+def test_a_clock_that_is_a_little_behind_finds_no_new_certificate_due(tmp_path: Path) -> None:
+    assert not trust_of(tmp_path, Log()).is_due(BEGINS_MS - HOUR_MS // 12)
 
 
 def test_nodes_that_joined_together_do_not_renew_together(tmp_path: Path) -> None:
@@ -214,6 +220,7 @@ def test_failures_are_told_louder_the_nearer_the_end_and_tried_again_after_a_pau
         trust.start(lambda: None)
         for hours in (18, 23, 1000):
             children.now_ms = BEGINS_MS + hours * HOUR_MS
+            children.uptime_ms += HOUR_MS
             before = len(log.told)
             await until(lambda seen=before: len(log.told) > seen)
             for _ in range(50):  # the clock stands: no other try before the pause is over
@@ -228,6 +235,27 @@ def test_failures_are_told_louder_the_nearer_the_end_and_tried_again_after_a_pau
     ]
     assert log.told[-1][1]["hint"] == "din node join -"
     assert log.told[-1][1]["left_s"] < 0
+
+
+def test_a_clock_that_is_put_back_makes_no_pause_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log()
+    trust = trust_of(tmp_path, log)
+    begins_ms = BEGINS_MS + 18 * HOUR_MS
+    fresh = replace(trust.membership, begins_ms=begins_ms, ends_ms=begins_ms + 24 * HOUR_MS)
+    children = Children(monkeypatch, Denied("the gateway's certificate has ended"), fresh)
+    children.now_ms = BEGINS_MS + 9_000 * HOUR_MS
+
+    async def story() -> None:
+        trust.start(lambda: None)
+        await until(lambda: bool(log.told))
+        children.now_ms = begins_ms
+        children.uptime_ms += HOUR_MS
+        await until(lambda: "certificate_renewed" in log.events())
+        await trust.stop()
+
+    in_loop(story)
 
 
 def test_the_child_tells_why_it_could_not(tmp_path: Path) -> None:

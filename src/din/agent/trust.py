@@ -24,7 +24,7 @@ from din.config import NodeConfig
 from din.domain.enrolment import Membership
 from din.errors import Conflict, DinError, Unavailable, Unreachable
 from din.flow.backoff import Backoff
-from din.system.clock import wall_clock_ms
+from din.system.clock import boot_ms, wall_clock_ms
 from din.transport.find import browse, browse_command
 from din.transport.membership import (
     CHILD_S,
@@ -47,6 +47,9 @@ LOUD_BELOW: Final = 0.1
 LOOK_S: Final = 30.0
 """Between two looks at the wall clock, which may jump."""
 BACKOFF: Final = Backoff(base_ms=5_000, cap_ms=600_000)
+SKEW_MS: Final = 600_000
+"""So much earlier than it is made a certificate begins: a clock that is behind by less would find
+each new one to be of the future, and renew without end."""
 DEFAULT_CLUSTER: Final = "default"
 
 
@@ -95,15 +98,15 @@ class NodeTrust:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether it is time to renew. Before its beginning the clock has gone back."""
+        """Whether it is time to renew. Long before it was made the clock has gone back."""
         begins_ms, ends_ms = self.membership.begins_ms, self.membership.ends_ms
         due_ms = begins_ms + (ends_ms - begins_ms) * self._share
-        return not begins_ms <= now_ms < due_ms
+        return not begins_ms - SKEW_MS <= now_ms < due_ms
 
     async def _run(self) -> None:
         while True:
             now_ms = wall_clock_ms()
-            if self.is_due(now_ms) and now_ms >= self._retry_at_ms:
+            if self.is_due(now_ms) and boot_ms() >= self._retry_at_ms:
                 await self._renew(now_ms)
             await asyncio.sleep(LOOK_S * (0.5 + self._random.random() / 2))
 
@@ -114,7 +117,8 @@ class NodeTrust:
         except DinError as error:
             delay_ms = BACKOFF.delay_ms(self._failures, self._random)
             self._failures += 1
-            self._retry_at_ms = now_ms + int(delay_ms)
+            # Not by the time of day: it may be put back, and the pause would last until then.
+            self._retry_at_ms = boot_ms() + int(delay_ms)
             self._tell(error, now_ms)
         else:
             self._failures, self._retry_at_ms = 0, 0
