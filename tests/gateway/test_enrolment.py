@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from din.domain.enrolment import Enrolled
 from din.domain.trust import Peer, PeerName
-from din.errors import Busy, Conflict, Denied, Limited
+from din.errors import Busy, Conflict, Denied, Limited, TooLarge, UsageError
 from din.gateway.enrolment import JOINS_AT_ONCE_MAX
 from din.gateway.roll import Binding
 from din.trust.requests import new_key_pem
@@ -48,6 +48,20 @@ def test_a_token_gets_a_certificate_of_the_cluster_for_a_day(tmp_path: Path) -> 
         binding = desk.roll.binding(NODE_ID)
         assert binding is not None
         assert (binding.name, binding.labels) == ("edge-1", {"line": "4"})
+
+    at_desk(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    "labels", [{"line": "4\n5"}, {"line 4": "x"}, {"": "x"}, {"line": "\x1b[2J"}]
+)
+def test_a_token_gives_no_label_that_none_is(tmp_path: Path, labels: dict[str, str]) -> None:
+    async def story(desk: Desk) -> None:
+        with pytest.raises(UsageError, match="label"):
+            await desk.token(labels=labels)
+        with pytest.raises(TooLarge, match="17 labels"):
+            await desk.token(labels={f"line-{number}": "x" for number in range(17)})
+        assert await desk.tokens.list() == ()
 
     at_desk(tmp_path, story)
 
@@ -184,6 +198,19 @@ def test_an_id_stays_with_its_key_also_against_a_good_token(tmp_path: Path) -> N
         assert desk.roll.binding(OTHER_ID) is None
         await desk.roll.bind(OTHER_ID, Binding("key"))
         assert await desk.enrolment.tokens()
+
+    at_desk(tmp_path, story)
+
+
+def test_a_token_that_was_used_gives_no_label_back_that_was_taken(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        key, shown = new_key_pem(), await desk.token(labels={"line": "4", "trust": "high"})
+        await desk.enrolment.join(join_order(*shown, key), MACHINE)
+        await desk.roll.take_labels(NODE_ID, ["trust"])
+        await desk.enrolment.join(join_order(*shown, key), MACHINE)
+        assert desk.roll.labels_of(NODE_ID) == {"line": "4"}
+        await desk.join(key, labels={"trust": "high"})
+        assert desk.roll.labels_of(NODE_ID) == {"trust": "high"}
 
     at_desk(tmp_path, story)
 

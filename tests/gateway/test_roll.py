@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -207,5 +208,32 @@ def test_a_name_stays_with_the_machine_that_joined_with_it(tmp_path: Path) -> No
         await desk.roll.revoke(NODE_ID, "edge-2")
         for roll in (desk.roll, await reread(desk)):
             assert roll.owner_of("edge-2") == ""
+
+    at_desk(tmp_path, story)
+
+
+def test_two_machines_that_join_at_once_under_one_name_get_two(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await asyncio.gather(
+            desk.roll.bind(NODE_ID, BOUND), desk.roll.bind(OTHER_ID, Binding(OTHER_KEY, "edge-1"))
+        )
+        for roll in (desk.roll, await reread(desk)):
+            assert roll.find("edge-1") == NODE_ID
+            assert roll.find("edge-1-0000") == OTHER_ID
+
+    at_desk(tmp_path, story)
+
+
+def test_what_is_taken_back_while_a_machine_joins_anew_is_no_older_entry(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await desk.roll.bind(NODE_ID, BOUND)
+        anew = replace(BOUND, name="edge-9", labels={"line": "5", "trust": "high"})
+        await asyncio.gather(
+            desk.roll.bind(NODE_ID, anew), desk.roll.take_labels(NODE_ID, ["trust"])
+        )
+        for roll in (desk.roll, await reread(desk)):
+            binding = roll.binding(NODE_ID)
+            assert binding is not None
+            assert (binding.name, binding.labels) == ("edge-9", {"line": "5"})
 
     at_desk(tmp_path, story)

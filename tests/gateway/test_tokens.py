@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from base64 import urlsafe_b64decode
 from pathlib import Path
 
@@ -139,9 +140,31 @@ def test_there_are_no_more_tokens_than_the_limit(
 
     async def story(desk: Desk) -> None:
         first, _ = [await desk.tokens.create(CreateToken(), "ab" * 32) for _ in range(2)]
-        with pytest.raises(Busy, match="2 join tokens already"):
+        with pytest.raises(Busy, match="2 join tokens are open"):
             await desk.tokens.create(CreateToken(), "ab" * 32)
         await desk.tokens.revoke(first.id)
         assert await desk.tokens.create(CreateToken(), "ab" * 32)
+
+    at_desk(tmp_path, story)
+
+
+def test_used_and_expired_tokens_make_room_and_many_at_once_make_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens_module, "TOKENS_MAX", 3)
+
+    async def story(desk: Desk) -> None:
+        used = await desk.token(ttl_s=900)
+        await desk.tokens.use(await desk.tokens.check(*used), NODE_ID, KEY)
+        expired, _ = await desk.token(ttl_s=1)
+        kept, _ = await desk.token(ttl_s=600)
+        desk.now_ms += 2000
+        fresh = [desk.tokens.create(CreateToken(), "ab" * 32) for _ in range(4)]
+        made = await asyncio.gather(*fresh, return_exceptions=True)
+        assert [type(each) for each in made].count(Busy) == 2
+        left = {each.id for each in await desk.tokens.list()}
+        assert len(left) == 3
+        assert kept in left
+        assert not {used[0], expired} & left
 
     at_desk(tmp_path, story)

@@ -22,8 +22,9 @@ from din.domain.enrolment import (
 )
 from din.domain.node import NodeId
 from din.domain.trust import Caller, Peer, PeerName
-from din.errors import Busy, Conflict, Denied, Limited
+from din.errors import Busy, Conflict, Denied, Limited, TooLarge
 from din.gateway.audit import AuditLog
+from din.gateway.labels import LABELS_MAX, check_label
 from din.gateway.roll import Binding, Roll
 from din.gateway.tokens import TokenBook
 from din.trust.authority import CERTIFICATE_LIFE, Authority
@@ -77,7 +78,12 @@ class Enrolment:
         return self._authority.pem
 
     async def create_token(self, order: CreateToken, caller: Caller) -> NewToken:
-        """A token for one machine. Raises Busy when there are too many."""
+        """A token for one machine. Raises Busy when there are too many, UsageError for a label that
+        none is, TooLarge for more of them than a node has."""
+        if len(order.labels) > LABELS_MAX:
+            raise TooLarge(f"{len(order.labels)} labels", hint=f"a node has at most {LABELS_MAX}")
+        for name, text in order.labels.items():
+            check_label(name, text)
         facts = {"ttl_s": order.ttl_s, "labels": order.labels}
         async with self._audit.change(caller, "token.create", "", after=facts):
             token = await self._tokens.create(order, self._authority.sha256)
@@ -148,7 +154,7 @@ class Enrolment:
         facts = {"name": order.name, "token_id": use.id, "labels": use.labels}
         async with self._audit.change(caller, "node.enrol", order.node_id, after=facts):
             await self._tokens.use(use, order.node_id, digest)
-            await self._roll.bind(order.node_id, binding)
+            await self._roll.bind(order.node_id, binding, is_repeated=use.is_repeated)
         return self._enrolled(order.request, order.node_id)
 
     async def renew(self, order: RenewOrder, peer: Peer) -> Enrolled:

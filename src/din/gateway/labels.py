@@ -57,7 +57,7 @@ class LabelBook:
         taken: a node says it of itself, and nobody gave it."""
         given = self._given.get(profile.node_id, {})
         for name, text in changes.items():
-            _check(name, text)
+            check_label(name, text)
             own = profile.labels.get(name)
             if text is None and own is not None and name not in given and name not in by_token:
                 raise Conflict(
@@ -103,7 +103,8 @@ class LabelBook:
             await self._store.delete(PREFIX + node_id)
 
 
-def _check(name: str, text: str | None) -> None:
+def check_label(name: str, text: str | None) -> None:
+    """Raises UsageError for a name or text that no label has; None = it is taken back."""
     if _NAME.fullmatch(name) is None:
         raise UsageError(f"{name!r:.80} is no label", hint="letters, digits and . _ - / inside")
     if text is not None and _TEXT.fullmatch(text) is None:

@@ -7,10 +7,12 @@ A machine keeps the name of its join while it is away: commands mean nodes by na
 labels as well, and nobody shall get what was meant for another by saying his name.
 
 Kept in memory whole, since every registration and beat asks; the store makes it outlast restarts.
+Changes come one at a time: two machines that join at once under one name get two.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -66,6 +68,7 @@ class Roll:
         self._revoked: dict[str, Revoked] = {}
         self._owners: dict[str, str] = {}
         """Name -> id of the machine that joined with it."""
+        self._turn = asyncio.Lock()
 
     async def load(self) -> None:
         """Read what the store holds. Once, before the first question."""
@@ -148,11 +151,18 @@ class Roll:
 
     # What changes it.
 
-    async def bind(self, node_id: str, binding: Binding) -> None:
-        """Give an id to a key, and a name that is nobody else's. Raises Denied when another key
-        holds the id or it was thrown out."""
-        self.check_free(node_id, binding.key_sha256)
-        before = self._bound.get(node_id)
+    async def bind(self, node_id: str, binding: Binding, *, is_repeated: bool = False) -> None:
+        """Give an id to a key, and a name that is nobody else's. With a token that it has used
+        before a machine keeps the labels that it has now: those taken back stay away. Raises Denied
+        when another key holds the id or it was thrown out."""
+        async with self._turn:
+            self.check_free(node_id, binding.key_sha256)
+            before = self._bound.get(node_id)
+            if before is not None and is_repeated:
+                binding = msgspec.structs.replace(binding, labels=before.labels)
+            await self._bind(node_id, binding, before)
+
+    async def _bind(self, node_id: str, binding: Binding, before: Binding | None) -> None:
         if binding.name:
             name = free_name(NodeId(node_id), binding.name, self.owner_of)
             binding = msgspec.structs.replace(binding, name=name)
@@ -172,6 +182,10 @@ class Roll:
     async def take_labels(self, node_id: str, names: Collection[str]) -> None:
         """Take back labels that a machine got with its token: they stay away until it joins
         with another one."""
+        async with self._turn:
+            await self._take_labels(node_id, names)
+
+    async def _take_labels(self, node_id: str, names: Collection[str]) -> None:
         binding = self._bound.get(node_id)
         if binding is None or not binding.labels.keys() & set(names):
             return
@@ -192,12 +206,13 @@ class Roll:
 
     async def revoke(self, node_id: str, name: str) -> bool:
         """Throw a node out for good; False when it was before."""
-        if node_id in self._revoked:
-            return False
-        revoked = Revoked(name, self._now_ms())
-        await self._store.put(_REVOKED + node_id, msgspec.json.encode(revoked))
-        self._revoked[node_id] = revoked
-        return True
+        async with self._turn:
+            if node_id in self._revoked:
+                return False
+            revoked = Revoked(name, self._now_ms())
+            await self._store.put(_REVOKED + node_id, msgspec.json.encode(revoked))
+            self._revoked[node_id] = revoked
+            return True
 
     def find(self, name_or_id: str) -> str:
         """Id of a joined node by name, id or unique beginning of its id. Raises NotFound or

@@ -9,6 +9,7 @@ answer lost on the way costs nothing.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import os
@@ -45,6 +46,8 @@ class TokenUse(Struct, frozen=True):
     id: str
     labels: dict[str, str]
     entry: Entry
+    is_repeated: bool = False
+    """Whether some machine has used it up before."""
 
 
 class TokenBook:
@@ -59,14 +62,30 @@ class TokenBook:
         self._store = store
         self._now_ms = now_ms
         self._random_bytes = random_bytes
+        self._turn = asyncio.Lock()
 
     async def create(self, order: CreateToken, authority_sha256: str) -> JoinToken:
-        """A fresh token, stored without its secret. Raises Busy when there are too many."""
-        if len(await self._store.list(_PREFIX)) >= TOKENS_MAX:
+        """A fresh token, stored without its secret; of too many, the used or expired one that ends
+        first goes. Raises Busy when all of them are open."""
+        async with self._turn:
+            await self._make_room()
+            return await self._create(order, authority_sha256)
+
+    async def _make_room(self) -> None:
+        entries = await self._store.list(_PREFIX)
+        if len(entries) < TOKENS_MAX:
+            return
+        stored = [(_read(each), each) for each in entries]
+        ended = [each for each in stored if self._state_of(each[0]) != "open"]
+        if not ended:
             raise Busy(
-                f"there are {TOKENS_MAX} join tokens already",
+                f"{TOKENS_MAX} join tokens are open already",
                 hint="revoke some: din token list, din token revoke ID",
             )
+        _, oldest = min(ended, key=lambda each: each[0].expires_ms)
+        await self._store.delete(oldest.key)
+
+    async def _create(self, order: CreateToken, authority_sha256: str) -> JoinToken:
         secret = urlsafe_b64encode(self._random_bytes(SECRET_BYTES)).rstrip(b"=").decode()
         token = JoinToken(authority_sha256, self._random_bytes(4).hex(), secret)
         ttl_ms = order.ttl_s * 1000
@@ -95,7 +114,7 @@ class TokenBook:
         late_ms = self._now_ms() - stored.expires_ms
         if late_ms >= 0:
             raise Denied(f"join token {token_id} expired {late_ms // 1000} s ago", hint=_HINT)
-        return TokenUse(token_id, stored.labels, entry)
+        return TokenUse(token_id, stored.labels, entry, bool(stored.node_id))
 
     async def use(self, use: TokenUse, node_id: str, key_sha256: str) -> None:
         """Bind it to this machine and key for good. Raises Denied when another has it."""
@@ -124,14 +143,18 @@ class TokenBook:
 
     def _view(self, token_id: str, stored: _Stored) -> TokenView:
         left_ms = max(stored.expires_ms - self._now_ms(), 0)
-        state: TokenState = "used" if stored.node_id else "open" if left_ms else "expired"
         return TokenView(
             id=token_id,
-            state=state,
+            state=self._state_of(stored),
             expires_in_s=left_ms // 1000,
             labels=stored.labels,
             used_by=stored.node_id,
         )
+
+    def _state_of(self, stored: _Stored) -> TokenState:
+        if stored.node_id:
+            return "used"
+        return "open" if stored.expires_ms > self._now_ms() else "expired"
 
 
 def _read(entry: Entry) -> _Stored:
