@@ -32,6 +32,14 @@ def test_a_person_at_a_terminal_reads_plain_text(monkeypatch: pytest.MonkeyPatch
     assert stream.getvalue() == 'now  info     joined  gateway="http://10.0.0.5:8000"\n'
 
 
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_what_others_wrote_steers_no_terminal(is_plain: bool) -> None:
+    stream = io.StringIO()
+    Log(stream, lambda: "now", is_plain=is_plain).report("peer", reason="\x9b2J\u202e\n\x7f")
+    assert stream.getvalue().removesuffix("\n").isprintable()
+    assert r"\u009b2J\u202e\n\u007f" in stream.getvalue()
+
+
 def test_words_of_trouble_make_a_warning_and_long_texts_are_cut() -> None:
     stream = io.StringIO()
     Log(stream, lambda: "now").report("heartbeat_failed", reason="x" * 9999)

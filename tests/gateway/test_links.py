@@ -11,6 +11,7 @@ from gateway_fakes import EPOCH, NODE_A, NODE_B, PHOTO, SKIP_ROUTE, Reports
 
 from din.errors import DinError, ExecutionFailed, TooLarge
 from din.gateway.links import RELAYED_BYTES_MAX, NodeLinks
+from din.observability.printable import SAID_CHARACTERS_MAX
 from din.wire.messages import (
     Accepted,
     AnyMessage,
@@ -29,6 +30,7 @@ from din.wire.messages import (
 )
 
 NBYTES = 64
+LONG = "no\nhint: \x1b[2J" + "x" * 9_000
 RESULT = Result(1, 1, 0, (PHOTO,), (), 0)
 OFFER = Offer(EPOCH, 0, 7, 8192, 4096)
 
@@ -152,6 +154,29 @@ def test_frames_go_to_open_links_only(play: Play):
 def test_each_kind_reaches_its_room(play: Play, message: AnyMessage, call: str):
     play.arrives(message)
     assert len(play.rooms.named(call)) == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "call", "fields"),
+    [
+        (Failed(1, 1, 0, NODE_A, "DIN-330", LONG, hint=LONG), "on_failed", ("message", "hint")),
+        (
+            PrepareFailed(EPOCH, 0, "DIN-330", LONG, LONG),
+            "prepare_failed",
+            ("message", "hint"),
+        ),
+        (WorkerDied(EPOCH, 0, LONG), "worker_died", ("reason",)),
+    ],
+)
+def test_what_a_node_says_is_one_line_and_bounded(
+    play: Play, message: AnyMessage, call: str, fields: tuple[str, ...]
+):
+    play.arrives(message)
+    ((*_, told),) = play.rooms.named(call)
+    for field in fields:
+        said = getattr(told, field)
+        assert said.isprintable()
+        assert len(said) < 2 * SAID_CHARACTERS_MAX
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from link_harness import RawPeer, linked, run, serving, settle, until
 
 from din.domain.tensor import TensorMeta, offsets_of
 from din.errors import Internal, TooLarge
+from din.observability.printable import SAID_CHARACTERS_MAX
 from din.transport.limits import LinkLimits
 from din.wire.frame import encode_head
 from din.wire.messages import (
@@ -500,6 +501,21 @@ def test_a_bye_ends_the_link_in_an_orderly_way_even_if_the_peer_lingers(tmp_path
             await peer.send(peer.urgent, encode_head(Bye("going home")) + encode_head(Pong(1)))
             await pair.there.until(lambda: pair.there.closed)
             assert pair.there.closed[0][1:] == ("going home", True)
+            peer.close()
+
+    asyncio.run(main())
+
+
+def test_what_a_bye_says_is_one_line_and_bounded(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving("tcp", tmp_path, LinkLimits(linger_ms=50)) as pair:
+            peer = RawPeer(pair.address)
+            await peer.hello()
+            await peer.send(peer.urgent, encode_head(Bye("bye\n\x1b[2J" + "x" * 9_000)))
+            await pair.there.until(lambda: pair.there.closed)
+            said = pair.there.closed[0][1]
+            assert said.startswith("bye\\x0a\\x1b[2Jx")
+            assert len(said) < 2 * SAID_CHARACTERS_MAX
             peer.close()
 
     asyncio.run(main())

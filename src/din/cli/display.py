@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import click
 import msgspec
 
-from din.cli.frame import printable
+from din.observability.printable import one_line, printable, printable_json
 
 Item = TypeVar("Item")
 
@@ -61,7 +61,7 @@ def show(
         show_document(output, body)
     elif output == "name":
         for item in items:
-            click.echo(printable(name_of(item)))
+            click.echo(one_line(name_of(item)))
     else:
         chosen = [each for each in columns if output == "wide" or not each.is_wide]
         show_table(chosen, items)
@@ -73,14 +73,17 @@ def show_document(output: str, body: bytes) -> None:
         import yaml
 
         content = msgspec.json.decode(body)
-        click.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), nl=False)
+        document = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        if document != printable(document):
+            document = yaml.safe_dump(content, sort_keys=False, allow_unicode=False)
+        click.echo(document, nl=False)
     else:
-        click.echo(msgspec.json.format(body, indent=2).decode())
+        click.echo(printable_json(msgspec.json.format(body, indent=2).decode()))
 
 
 def show_table(columns: Sequence[Column[Item]], items: Sequence[Item]) -> None:
     """Aligned columns, at least a title line."""
-    rows = [[printable(column.cell(item)) for column in columns] for item in items]
+    rows = [[one_line(column.cell(item)) for column in columns] for item in items]
     if is_terminal():
         _show_rich(columns, rows)
         return

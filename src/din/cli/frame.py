@@ -18,6 +18,7 @@ import click
 
 from din.access.redaction import without_secrets
 from din.errors import DinError, Internal
+from din.observability.printable import printable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -48,13 +49,6 @@ def shout(text: str) -> None:
     is_plain = bool(os.environ.get("NO_COLOR"))
     shown = printable(text)
     click.echo(shown if is_plain else click.style(shown, fg="red", bold=True), err=True)
-
-
-def printable(text: str) -> str:
-    """Text that may come from elsewhere, without what would steer a terminal."""
-    return "".join(
-        each if each.isprintable() or each in "\n\t" else f"\\x{ord(each):02x}" for each in text
-    )
 
 
 def _set_verbosity(_context: click.Context, parameter: click.Parameter, value: int) -> None:

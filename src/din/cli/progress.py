@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Final
 
 from din.cli.display import byte_count
-from din.cli.frame import printable, say, verbosity
+from din.cli.frame import say, verbosity
+from din.observability.printable import one_line
 
 SHOWN_AFTER_S: Final = 1.0
 SLOW_AFTER_S: Final = 3.0
@@ -64,7 +65,7 @@ class Progress:
     def say(self, text: str) -> None:
         """Show what is going on, and for how long already."""
         passed_s = time.monotonic() - self._started_s
-        self._draw(f"{self._title} {printable(text)} ({passed_s:.0f} s)")
+        self._draw(f"{self._title} {one_line(text)} ({passed_s:.0f} s)")
 
     def _draw(self, text: str) -> None:
         now_s = time.monotonic()

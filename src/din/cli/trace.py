@@ -12,12 +12,13 @@ import click
 
 from din.cli.asking import ask
 from din.cli.display import UNKNOWN, Column, is_terminal, number, repeat, show, show_document
-from din.cli.frame import Command, gateway_option, output_option, printable, say, watch_option
+from din.cli.frame import Command, gateway_option, output_option, say, watch_option
 from din.client.client import Client, decode_answer
 from din.client.http import Answer
 from din.domain.request import Span, Trace
 from din.domain.views import TraceList
 from din.errors import Conflict, NotFound
+from din.observability.printable import one_line, printable
 from din.observability.waterfall import render
 
 LABEL_COLUMNS_MAX: Final = 34
@@ -88,7 +89,7 @@ def show_trace(request: str, gateway: str | None, output: str) -> None:
     if output in ("json", "yaml"):
         show_document(output, answer.body)
     elif output == "name":
-        click.echo(trace.request_id)
+        click.echo(one_line(trace.request_id))
     else:
         _show_waterfall(trace)
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from din.config import is_loopback
 from din.domain.node import NodeId
@@ -17,6 +19,7 @@ from din.errors import Busy, DinError, Unreachable
 from din.flow.seldom import Seldom
 from din.gateway.direct import DirectWorkers
 from din.gateway.relay import Relay
+from din.observability.printable import SAID_CHARACTERS_MAX, one_line
 from din.system.clock import monotonic_ms
 from din.system.descriptors import close_all
 from din.transport.link import Link
@@ -39,6 +42,7 @@ RELAYED_BYTES_MAX: Final = 256 * 1024 * 1024
 """Tensors of foreign edges that may lie in this process at once."""
 
 Report = Callable[..., None]
+_Failure = TypeVar("_Failure", Failed, PrepareFailed)
 
 
 class LinkEvents(Protocol):
@@ -192,14 +196,15 @@ class NodeLinks:
                     self._refuse(link, message)
                     message = Accepted(tuple(ours))
                 relay.on_accepted(message)
-            case WorkerDied():
+            case WorkerDied(reason=said):
+                message = replace(message, reason=one_line(said, SAID_CHARACTERS_MAX))
                 self._who().worker_died(node_id, message)
             case Run():
                 self._pass_on(link, message, body)
             case Prepared():
                 self._who().prepared(node_id, message)
             case PrepareFailed():
-                self._who().prepare_failed(node_id, message)
+                self._who().prepare_failed(node_id, _cut(message))
             case Offer():
                 self._take_offer(node_id, message, fds)
                 return
@@ -227,7 +232,7 @@ class NodeLinks:
             case Result():
                 relay.on_result(message, body)
             case Failed():
-                relay.on_failed(message)
+                relay.on_failed(_cut(message))
             case BusyNode():
                 relay.on_busy(message)
 
@@ -305,3 +310,9 @@ class NodeLinks:
     def _who(self) -> LinkEvents:
         assert self._events is not None, "connect() comes before the first link"
         return self._events
+
+
+def _cut(message: _Failure) -> _Failure:
+    """What a node says goes into answers and lists."""
+    text, hint = (one_line(each, SAID_CHARACTERS_MAX) for each in (message.message, message.hint))
+    return replace(message, message=text, hint=hint)

@@ -12,6 +12,7 @@ from typing import Final, Literal, TextIO
 
 import msgspec
 
+from din.observability.printable import printable_json
 from din.system.clock import wall_clock_iso
 
 Level = Literal["info", "warning", "error"]
@@ -55,7 +56,7 @@ class LogLines:
 
 
 def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    return printable_json(msgspec.json.encode(value).decode())
 
 
 def _plain(line: dict[str, object]) -> str:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from din.errors import DinError, Internal
+from din.observability.printable import SAID_CHARACTERS_MAX, one_line
 from din.system.descriptors import close_all
 from din.transport.lane import END_OF_FILE, Lane
 from din.transport.limits import LinkLimits
@@ -225,8 +226,8 @@ class Link:
             case Pong(nonce=nonce):
                 if nonce == self._nonce:
                     self.rtt_ms = (self._loop.time() - self._pinged_at) * 1000
-            case Bye(reason=reason):
-                self._bye = reason
+            case Bye(reason=said):
+                self._bye = reason = one_line(said, SAID_CHARACTERS_MAX)
                 self._begin_end(reason)
                 self._timer = self._loop.call_later(
                     self._limits.linger_ms / 1000, self._shut, reason
