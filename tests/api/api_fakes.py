@@ -209,6 +209,7 @@ class FakeControl:
         self.removed: list[str] = []
         self.orders: list[RegisterModel] = []
         self.drained: list[tuple[str, bool, bool]] = []
+        self.revoked: list[str] = []
         self.deregistered: list[tuple[str, int]] = []
         self.watching = 0
 
@@ -264,8 +265,12 @@ class FakeControl:
         self.labels = dict(changes)
         return self.inspect_node(name_or_id)
 
-    async def revoke_node(self, name_or_id: str, caller: Caller) -> RevokedView:
+    async def revoke_node(
+        self, name_or_id: str, caller: Caller, *, is_dry_run: bool = False
+    ) -> RevokedView:
         node = self.inspect_node(name_or_id)
+        if not is_dry_run:
+            self.revoked.append(node.node_id)
         return RevokedView(node_id=node.node_id, name=node.name, is_new=True)
 
     def register_node(self, body: bytes, peer: Peer, sent_wall_ms: int | None) -> bytes:

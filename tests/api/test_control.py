@@ -73,6 +73,16 @@ def test_nodes_register_beat_drain_and_leave(tmp_path):
     assert world.control.deregistered == [("edge-1", 7)]
 
 
+def test_a_dry_run_of_revoking_throws_nobody_out(tmp_path):
+    (dry, wet), world = run(
+        tmp_path,
+        ("POST", "/api/v1/nodes/edge-1/revoke?dry_run=true"),
+        ("POST", "/api/v1/nodes/edge-1/revoke"),
+    )
+    assert dry.json() == wet.json()
+    assert world.control.revoked == [dry.json()["node_id"]]
+
+
 @pytest.mark.parametrize(
     ("date", "sent_ms"),
     [
@@ -128,6 +138,8 @@ def test_models_are_registered_read_and_removed_under_any_name(tmp_path):
         (("POST", "/api/v1/nodes/edge-1/drain?force=1"), 400, "true or false"),
         (("POST", "/api/v1/nodes/edge-1/drain?forced=true"), 400, "force, dry_run"),
         (("POST", "/api/v1/nodes/edge-1/undrain?force=true"), 400, "takes none"),
+        (("POST", "/api/v1/nodes/edge-1/revoke?dry_run=1"), 400, "true or false"),
+        (("POST", "/api/v1/nodes/edge-1/revoke?dry=true"), 400, "dry_run"),
         (("POST", "/api/v1/heartbeat", b"x" * 5000), 413, "4096"),
         (("GET", "/api/v1/artifacts/abc"), 400, "64 lowercase"),
         (("GET", "/api/v1/artifacts/" + "0" * 64), 404, "PUT"),

@@ -12,7 +12,7 @@ import pytest
 from din.cli import join as module
 from din.cli.token import show_new_token
 from din.domain.enrolment import Membership, NewToken, RevokedView, TokenList, TokenView
-from din.errors import Busy, Denied, NotFound, Unavailable
+from din.errors import Busy, Conflict, Denied, NotFound, Unavailable
 from din.transport.membership import GATEWAYS_MAX, EnrolOrder, encode_enrol_answer
 from din.wire.join_token import JoinToken
 from tests.client.fake_gateway import FakeGateway, Reply, document, failing
@@ -116,17 +116,25 @@ def test_a_node_is_revoked_once_and_that_is_told(fake: FakeGateway, run: Run) ->
     fake.routes["POST", "/api/v1/nodes/edge-1/revoke"] = document(view)
     done = run("node", "revoke", "edge-1")
     assert (done.exit_code, done.stdout) == (0, "ab" * 8 + "\n")
-    assert "edge-1 is out" in done.stderr
+    assert f"edge-1 ({view.node_id}) is out" in done.stderr
     fake.routes["POST", "/api/v1/nodes/edge-1/revoke"] = document(
         msgspec.structs.replace(view, is_new=False)
     )
     assert "and was before" in run("node", "revoke", "edge-1").stderr
 
 
-def test_a_dry_run_of_revoking_asks_nobody(fake: FakeGateway, run: Run) -> None:
+def test_a_dry_run_of_revoking_asks_who_is_meant_and_changes_nothing(
+    fake: FakeGateway, run: Run
+) -> None:
+    view = RevokedView(node_id="ab" * 8, name="edge-1", is_new=True)
+    path = "/api/v1/nodes/edge-1/revoke"
+    fake.routes["POST", path] = document(view)
     done = run("node", "revoke", "edge-1", "--dry-run")
-    assert (done.exit_code, "would throw edge-1 out" in done.stderr) == (0, True)
-    assert not [each for each in fake.seen if each.method == "POST"]
+    assert (done.exit_code, done.stdout) == (0, "ab" * 8 + "\n")
+    assert f"would throw edge-1 ({view.node_id}) out" in done.stderr
+    assert fake.seen[-1].path == f"{path}?dry_run=true"
+    fake.routes["POST", path] = failing(Conflict("'edge-1' means 2 nodes", hint="give an id"))
+    assert run("node", "revoke", "edge-1", "--dry-run").exit_code == 7
 
 
 # Joining.

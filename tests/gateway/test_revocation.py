@@ -11,8 +11,9 @@ from gateway_fakes import VirtualLoop, finish
 from gateway_play import FakeNode, GatewayPlay, MemoryStore
 
 from din.domain.node import NodeHealth
+from din.errors import Conflict, NotFound
 from din.gateway import roll as roll_module
-from din.gateway.roll import TOLD_MS, Roll
+from din.gateway.roll import TOLD_MS, Binding, Roll
 from din.wire.beat_datagram import BeatKey
 from din.wire.heartbeat import Heartbeat, encode_heartbeat
 from din.wire.messages import AnyMessage, ThrownOut
@@ -175,5 +176,33 @@ def test_beats_of_a_revoked_node_are_not_believed_any_more(tmp_path: Path) -> No
         await out(play, node)
         assert beaten(1_000_001) is None
         assert beats.refused["stranger"] == 1
+
+    play(tmp_path, story)
+
+
+def test_a_machine_that_is_back_under_its_name_is_the_one_that_is_thrown_out(
+    tmp_path: Path,
+) -> None:
+    back_id, other_id = "ee" * 8, "ef" * 8
+
+    async def story(play: GatewayPlay) -> None:
+        node = play.add()
+        await asyncio.sleep(1)
+        await out(play, node)
+        assert not (await play.service.revoke_node(node.name)).is_new
+        # It has joined with a new identity, and has not been started yet.
+        roll = play.gateway.roll
+        await roll.bind(back_id, Binding("11" * 32, node.name))
+        meant = await play.service.revoke_node(node.name, is_dry_run=True)
+        assert (meant.node_id, meant.name, meant.is_new) == (back_id, node.name, True)
+        assert not roll.is_revoked(back_id)
+        assert await play.service.revoke_node(node.name) == meant
+        assert roll.is_revoked(back_id)
+        with pytest.raises(Conflict, match="means 2 nodes"):
+            await play.service.revoke_node(node.name)
+        with pytest.raises(NotFound, match="here or among those that joined"):
+            await play.service.revoke_node("nobody")
+        await roll.bind(other_id, Binding("22" * 32, "edge-9"))
+        assert (await play.service.revoke_node("ef")).node_id == other_id
 
     play(tmp_path, story)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from din.domain.node import NodeId, NodeProfile
 from din.domain.trust import Peer, PeerName
-from din.errors import Busy, Conflict, Denied, NotFound, Unavailable
+from din.errors import Busy, Denied, Unavailable
 from din.gateway import roll as roll_module
 from din.gateway.roll import Binding, Roll
 
@@ -180,28 +180,13 @@ def test_who_was_revoked_is_out_whatever_it_shows_and_stays_out(tmp_path: Path) 
     at_desk(tmp_path, story)
 
 
-def test_a_joined_node_is_found_by_name_id_and_beginning(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await desk.roll.bind(NODE_ID, BOUND)
-        await desk.roll.bind("ff" * 8, replace(BOUND, key_sha256=OTHER_KEY, name="edge-2"))
-        assert desk.roll.find("edge-1") == desk.roll.find(NODE_ID) == NODE_ID
-        assert desk.roll.find("ff") == "ff" * 8
-        with pytest.raises(NotFound, match="no node 'edge-3'"):
-            desk.roll.find("edge-3")
-        await desk.roll.bind("ff" * 7 + "ee", Binding(KEY, "edge-4"))
-        with pytest.raises(Conflict, match="means 2 nodes"):
-            desk.roll.find("ffff")
-
-    at_desk(tmp_path, story)
-
-
 def test_a_name_stays_with_the_machine_that_joined_with_it(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         await desk.roll.bind(NODE_ID, BOUND)
         await desk.roll.bind(OTHER_ID, Binding(OTHER_KEY, "edge-1"))
         for roll in (desk.roll, await reread(desk)):
             assert roll.owner_of("edge-1") == NODE_ID
-            assert roll.find("edge-1") == NODE_ID
+            assert roll.names()[NODE_ID] == "edge-1"
             assert roll.owner_of("edge-1-0000") == OTHER_ID
         await desk.roll.bind(NODE_ID, replace(BOUND, name="edge-2"))
         assert (desk.roll.owner_of("edge-1"), desk.roll.owner_of("edge-2")) == ("", NODE_ID)

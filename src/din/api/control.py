@@ -118,11 +118,13 @@ class ControlRoutes:
         return json_response(await self._control.undrain_node(_node_of(request), caller))
 
     async def revoke(self, request: Request) -> Response:
-        """POST /api/v1/nodes/{node}/revoke."""
+        """POST /api/v1/nodes/{node}/revoke?dry_run=true."""
+        only_query(request, "dry_run")
         await read_body(request, self._limits.control_body_bytes_max, "the request")
-        return json_response(
-            await self._control.revoke_node(_node_of(request), caller_of_request(request))
+        view = await self._control.revoke_node(
+            _node_of(request), caller_of_request(request), is_dry_run=flag_of(request, "dry_run")
         )
+        return json_response(view)
 
     async def models(self, request: Request) -> Response:
         """GET /api/v1/models."""

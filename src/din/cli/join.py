@@ -156,11 +156,17 @@ def revoke_node(node: str, **options: Any) -> None:
     """
     from urllib.parse import quote
 
+    path = f"/api/v1/nodes/{quote(node, safe='')}/revoke"
     if options["dry_run"]:
-        say(f"would throw {node} out for good: links closed, certificate worth nothing")
-        return
+        path += "?dry_run=true"
     with ask(options["gateway"]) as client:
-        answer = client.call("POST", f"/api/v1/nodes/{quote(node, safe='')}/revoke")
-    view = decode_answer(answer, RevokedView)
+        view = decode_answer(client.call("POST", path), RevokedView)
+    named = f"{view.name} ({view.node_id})" if view.name else f"node {view.node_id}"
+    if not view.is_new:
+        told = f"{named} is out, and was before"
+    elif options["dry_run"]:
+        told = f"would throw {named} out for good: links closed, certificate worth nothing"
+    else:
+        told = f"{named} is out"
     click.echo(view.node_id)
-    say(f"{view.name or view.node_id} is out" + ("" if view.is_new else ", and was before"))
+    say(told)

@@ -190,9 +190,14 @@ class GatewayService:
         async with self._change(caller, "node.undrain", name_or_id):
             return await self._draining.undrain(name_or_id)
 
-    async def revoke_node(self, name_or_id: str, caller: Caller = GATEWAY) -> RevokedView:
+    async def revoke_node(
+        self, name_or_id: str, caller: Caller = GATEWAY, *, is_dry_run: bool = False
+    ) -> RevokedView:
         """See ControlService."""
         node_id, name = self._gateway.who(name_or_id)
+        if is_dry_run:
+            is_new = not self._gateway.roll.is_revoked(node_id)
+            return RevokedView(node_id=node_id, name=name, is_new=is_new)
         async with self._change(caller, "node.revoke", node_id, before={"name": name}):
             return await self._gateway.revoke(node_id, name)
 

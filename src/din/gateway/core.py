@@ -20,7 +20,7 @@ from din.discovery.admission import Terms
 from din.discovery.membership import Membership
 from din.domain.enrolment import RevokedView
 from din.domain.node import NodeId
-from din.errors import DinError, NotFound
+from din.errors import DinError
 from din.flow.timeout import Timeouts
 from din.gateway.beats import BeatKeys
 from din.gateway.carving import Carving
@@ -35,6 +35,7 @@ from din.gateway.labels import LabelBook
 from din.gateway.links import NodeLinks
 from din.gateway.metrics import GatewayMetrics
 from din.gateway.models import ModelBook, ModelRecord
+from din.gateway.names import id_of
 from din.gateway.orders import Orders
 from din.gateway.relay import Relay
 from din.gateway.request_tools import TIMEOUT_LIMITS, RequestTools
@@ -108,6 +109,7 @@ class Gateway:
             clock=effects.clock,
             random=effects.random,
             report=effects.report,
+            is_out=self.roll.is_revoked,
         )
         self.beats = BeatKeys(self._take_beat, effects.random.randbytes)
         self.relay = Relay(
@@ -179,13 +181,11 @@ class Gateway:
 
     def who(self, name_or_id: str) -> tuple[NodeId, str]:
         """Id and name of a node, whether it is here now or not. Raises NotFound or Conflict."""
-        try:
-            profile = self.fleet.find(name_or_id).profile
-        except NotFound:
-            node_id = NodeId(self.roll.find(name_or_id))
-            binding = self.roll.binding(node_id)
-            return node_id, binding.name if binding is not None else ""
-        return profile.node_id, profile.name
+        names = self.roll.names()
+        names.update({each.profile.node_id: each.profile.name for each in self.fleet.members()})
+        where = "here or among those that joined"
+        node_id = id_of(name_or_id, names, where, self.roll.is_revoked)
+        return NodeId(node_id), names[node_id]
 
     async def revoke(self, node_id: NodeId, name: str) -> RevokedView:
         """Throw a node out for good."""

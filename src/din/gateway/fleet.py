@@ -76,7 +76,10 @@ class Fleet:
         clock: Callable[[], float],
         random: Random,
         report: Report,
+        is_out: Callable[[str], bool],
     ) -> None:
+        """`is_out`: whether a node was thrown out of the cluster."""
+        self._is_out = is_out
         self._membership = membership
         self.policy = policy
         self._drains = drains
@@ -205,7 +208,8 @@ class Fleet:
         """By name, id or unique beginning of an id. Raises NotFound or Conflict."""
         members = self._membership.members()
         names: dict[str, str] = {each.profile.node_id: each.profile.name for each in members}
-        node_id = id_of(name_or_id, names, f"in cluster {self._terms().cluster!r}")
+        where = f"in cluster {self._terms().cluster!r}"
+        node_id = id_of(name_or_id, names, where, self._is_out)
         found = self._membership.member(NodeId(node_id))
         assert found is not None, "its id was among the members"
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from din.errors import Conflict, NotFound, UsageError
@@ -30,13 +30,17 @@ def normal_model_id(text: str) -> str:
     return name
 
 
-def id_of(name_or_id: str, names: Mapping[str, str], where: str) -> str:
-    """The node meant by a name, an id or the unique beginning of an id; `names` by id. Raises
+def id_of(
+    name_or_id: str, names: Mapping[str, str], where: str, is_out: Callable[[str], bool]
+) -> str:
+    """The node meant by a name, an id or the unique beginning of an id; `names` by id. One that was
+    thrown out is meant only where no other is: its machine may be back under the same name. Raises
     NotFound or Conflict."""
     if name_or_id in names:
         return name_or_id  # an id is one node's, however others call themselves
     found = [each for each, name in names.items() if name_or_id == name]
     found = found or [each for each in names if name_or_id and each.startswith(name_or_id)]
+    found = [each for each in found if not is_out(each)] or found
     if len(found) > 1:
         shown = ", ".join(f"{each} ({names[each]})" for each in sorted(found)[:4])
         raise Conflict(
@@ -51,7 +55,7 @@ def id_of(name_or_id: str, names: Mapping[str, str], where: str) -> str:
 
 def nearest(wanted: str, known: Iterable[str]) -> str:
     """A hint that names what was probably meant, or what there is."""
-    names = sorted(known)
+    names = sorted(set(known))
     close = difflib.get_close_matches(wanted, names, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"

@@ -24,7 +24,6 @@ from din.discovery.names import free_name
 from din.domain.node import NodeId, NodeProfile
 from din.domain.trust import Peer
 from din.errors import Busy, Conflict, Denied
-from din.gateway.names import id_of
 from din.store.contract import Store
 
 NODES_MAX: Final = 100_000
@@ -92,6 +91,10 @@ class Roll:
     def binding(self, node_id: str) -> Binding | None:
         """The key that holds an id; None when no machine has joined with it."""
         return self._bound.get(node_id)
+
+    def names(self) -> dict[str, str]:
+        """Id -> the name with which a machine joined, of all that did."""
+        return {node_id: binding.name for node_id, binding in self._bound.items()}
 
     def owner_of(self, name: str) -> str:
         """Id of the machine that joined under a name and was not thrown out; empty for none."""
@@ -213,12 +216,6 @@ class Roll:
             await self._store.put(_REVOKED + node_id, msgspec.json.encode(revoked))
             self._revoked[node_id] = revoked
             return True
-
-    def find(self, name_or_id: str) -> str:
-        """Id of a joined node by name, id or unique beginning of its id. Raises NotFound or
-        Conflict."""
-        names = {node_id: binding.name for node_id, binding in self._bound.items()}
-        return id_of(name_or_id, names, "among those that joined")
 
     def _thrown_out(self, node_id: str) -> Denied:
         name = self._revoked[node_id].name or node_id

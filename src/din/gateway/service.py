@@ -141,9 +141,11 @@ class ControlService(Protocol):
         """Take a drain back, also of a node that is not here."""
         ...
 
-    async def revoke_node(self, name_or_id: str, caller: Caller) -> RevokedView:
-        """Throw it out for good: links closed, certificate worth nothing. Raises NotFound or
-        Conflict."""
+    async def revoke_node(
+        self, name_or_id: str, caller: Caller, *, is_dry_run: bool = False
+    ) -> RevokedView:
+        """Throw it out for good: links closed, certificate worth nothing. A dry run only says who
+        is meant. Raises NotFound or Conflict."""
         ...
 
     async def label_node(
