@@ -4,6 +4,8 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from din.cli.root import cli
+from din.domain.enrolment import TokenList, TokenView
+from din.domain.keys import KeyList, KeyView
 from tests.client.fake_gateway import FakeGateway, document, node_list, node_view
 
 
@@ -28,6 +30,20 @@ def test_models_are_completed_wherever_one_is_named(gateway: FakeGateway, words:
 def test_nodes_are_completed_wherever_one_is_named(gateway: FakeGateway, command: str) -> None:
     gateway.routes["GET", "/api/v1/nodes"] = document(node_list(node_view()))
     assert offered(["node", command], "edge") == [("plain", "edge-gpu-01")]
+
+
+def test_keys_and_tokens_that_still_count_are_completed(gateway: FakeGateway) -> None:
+    keys = (
+        KeyView(id=f"{number:08x}", name=name, tenant="default", scopes=("infer",), state=state,
+                created_at="2026-01-01T00:00:00.000+00:00", created_by="local")
+        for number, (name, state) in enumerate([("line-4", "active"), ("line-5", "revoked")])
+    )  # fmt: skip
+    gateway.routes["GET", "/api/v1/keys"] = document(KeyList(items=tuple(keys)))
+    assert offered(["key", "revoke"], "li") == [("plain", "line-4")]
+    tokens = (TokenView(id="434d5aaa", state="open", expires_in_s=9, labels={}),
+              TokenView(id="434d5bbb", state="used", expires_in_s=9, labels={}))  # fmt: skip
+    gateway.routes["GET", "/api/v1/trust/tokens"] = document(TokenList(items=tokens))
+    assert offered(["token", "revoke"], "43") == [("plain", "434d5aaa")]
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,11 @@ def test_a_fleet_that_is_all_ready_is_ok(run: Run, fake: FakeGateway) -> None:
     assert rows(run("doctor", "-o", "json"))["nodes"]["seen"] == "none has joined"
     fake.routes["GET", "/api/v1/nodes"] = document(node_list(bare_node()))
     assert rows(run("doctor", "-o", "json"))["nodes"]["state"] == "warn"
+    # What was thrown out shall not come back: nobody is to look for it.
+    out = node_view(name="edge-2", status="lost", reason="was revoked", is_revoked=True)
+    fake.routes["GET", "/api/v1/nodes"] = document(node_list(node_view(), out))
+    found = rows(run("doctor", "-o", "json"))["nodes"]
+    assert (found["state"], found["seen"]) == ("ok", "1 of 1 ready")
 
 
 def test_broken_settings_are_a_row_of_their_own(run: Run, home: Path) -> None:

@@ -19,6 +19,7 @@ from din.domain.enrolment import Membership
 from din.domain.trust import PeerName
 from din.domain.views import GatewayView
 from din.errors import Unauthenticated
+from din.system.identity import claim_directory
 from din.trust.authority import Authority
 from din.trust.requests import load_key, new_key_pem
 from tests.client.fake_gateway import FakeGateway, document, failing
@@ -41,6 +42,7 @@ def node(tmp_path: Path, authority: Authority) -> Place:
     """A node that has joined, on a machine where nothing else is."""
     place = Place("node", "node edge-1", tmp_path / "nodes" / "edge-1")
     place.trust.mkdir(parents=True)
+    place.folder.chmod(0o700)
     key = new_key_pem()
     name = PeerName("default", "node", NODE_ID)
     made = authority.issue(load_key(key).public_key(), name, datetime.now(UTC))
@@ -92,9 +94,13 @@ def test_a_revoked_node_is_bad_and_told_how_its_machine_comes_back(
         told = Unauthenticated("the certificate of node x counts no more: the node was revoked")
         fake.routes["GET", "/api/v1/gateway"] = failing(told)
         row = rows(node)["node edge-1 admission"]
+        with claim_directory(node.folder, "din node edge-1"):
+            running = rows(node)["node edge-1 admission"]
+    assert running.fix == f"din node stop edge-1, then {row.fix}"
     assert (row.state, "was revoked" in row.seen) == ("bad", True)
     assert f"mv {node.folder} {node.folder}.old" in row.fix
-    assert "din node join - --name edge-1" in row.fix
+    assert "din node join - --name edge-1 --gateway https://" in row.fix
+    assert "din node stop" not in row.fix
 
 
 def test_a_gateway_whose_certificate_is_of_another_day_asks_for_the_clocks(

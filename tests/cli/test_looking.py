@@ -84,6 +84,7 @@ def test_wide_adds_columns(run: Run) -> None:
     assert head.startswith(NODES.splitlines()[0])
     assert "NODE ID" in head
     assert "ADDRESS" in head
+    assert "TENANT" in run("model", "list", "-o", "wide").stdout.splitlines()[0]
 
 
 def test_no_node_says_what_to_do(fake: FakeGateway, run: Run) -> None:
@@ -203,6 +204,7 @@ def test_models_and_their_slices_are_tables(run: Run) -> None:
     assert run("model", "slices", "centerface").stdout == SLICES
     told = run("model", "inspect", "cen").stdout
     assert "inputs:          input.1 FP32 [1, 3, H, ?]\n" in told
+    assert "tenant:          default\n" in told
     assert "outputs:         537 FP32 [...]\n" in told
     assert "cuts:            after slice 0: 404 (1.5 KiB)\n" in told
     assert told.endswith(SLICES)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from din.cli import daemon
 from din.cli import join as module
 from din.cli.token import show_new_token
 from din.domain.enrolment import Membership, NewToken, RevokedView, TokenList, TokenView
@@ -307,3 +309,36 @@ def test_a_node_that_has_not_joined_is_told_which_on_this_machine_have(
     trust.mkdir(parents=True)
     (trust / "cluster.json").write_text("{}")
     assert "--name one that has joined (edge-2)" in run(*words).stderr
+
+
+def test_a_node_that_may_ask_by_tls_only_is_not_started_without_a_certificate(
+    home: Path, run: Run
+) -> None:
+    del home
+    done = run("node", "start", "--name", "edge-1", "--gateway", FAR, "--detach")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"no certificate, and {FAR} takes joined machines only" in done.stderr
+    assert f"din node join - --name edge-1 --gateway {FAR}" in done.stderr
+
+
+def test_a_machine_whose_node_runs_is_told_to_stop_it_before_it_joins(
+    child: Child, run: Run, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    place = daemon.run_folder(str(state))
+    place.mkdir(parents=True)
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        ticks = daemon.start_ticks_of(other.pid)
+        assert ticks is not None
+        record = daemon.Record(
+            pid=other.pid, start_ticks=ticks, boot_id=daemon.boot_id(), program="node", name="e-1"
+        )
+        daemon.write_record(place / "node.json", record)
+        done = run("node", "join", "-", "--state-dir", str(state), input=f"{TOKEN}\n")
+    finally:
+        other.kill()
+        other.wait()
+    assert (done.exit_code, child.orders) == (7, [])
+    assert f"node e-1 runs (process {other.pid})" in done.stderr
+    assert f"din node stop --state-dir {state}, then join" in done.stderr

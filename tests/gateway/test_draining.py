@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -191,6 +192,26 @@ def test_undrain_leaves_what_is_there_and_may_be_said_to_any_node(run):
         assert play.holders() == {holder.name}
         with pytest.raises(NotFound, match="drained"):
             await play.service.undrain_node("nobody")
+
+    run(story)
+
+
+def test_the_audit_log_names_a_drained_node_by_its_id_whatever_it_was_called_by(run, monkeypatch):
+    noted: list[tuple[str, str]] = []
+
+    class Log:
+        @asynccontextmanager
+        async def change(self, caller, what, target, **facts):
+            noted.append((what, target))
+            yield
+
+    async def story(play: GatewayPlay) -> None:
+        holder = play.add()
+        await asyncio.sleep(1)
+        monkeypatch.setattr(play.service, "_audit", Log())
+        await play.service.drain_node(holder.name)
+        await play.service.undrain_node(holder.name)
+        assert noted == [("node.drain", holder.node_id), ("node.undrain", holder.node_id)]
 
     run(story)
 

@@ -29,10 +29,10 @@ def test_no_representation_shows_the_secret() -> None:
     ("text", "words"),
     [
         ("", "is empty"),
-        (SECRET, "has no DIN1 before"),
-        (TEXT.removeprefix("DIN1."), "has no DIN1 before"),
+        (SECRET, "does not begin with DIN1."),
+        (TEXT.removeprefix("DIN1."), "does not begin with DIN1."),
         (TEXT.replace("DIN1", "DIN2"), "begins with 'DIN2'; this release knows DIN1"),
-        (TEXT.replace("DIN1", "din1"), "has no DIN1 before"),
+        (TEXT.replace("DIN1", "din1"), "does not begin with DIN1."),
         (TEXT.rpartition(".")[0], "has 3 parts instead of 4"),
         (f"{TEXT}.more", "has 5 parts instead of 4"),
         (TEXT.replace(HASH, HASH[:-1]), "the hash of the authority"),

@@ -91,7 +91,12 @@ def _entries(
             "give it labels (JSON)",
         ),
         ("POST", "/api/v1/nodes/{node}/undrain", ours.undrain, "take a drain back"),
-        ("POST", "/api/v1/nodes/{node}/revoke", ours.revoke, "throw it out for good; ?dry_run=true"),
+        (
+            "POST",
+            "/api/v1/nodes/{node}/revoke",
+            ours.revoke,
+            "throw it out for good; ?dry_run=true",
+        ),
         ("GET", "/api/v1/models", ours.models, "all models"),
         ("POST", "/api/v1/models", ours.register_model, "register a model (JSON)"),
         ("GET", "/api/v1/models/{model}", ours.model, "one model; ?version=N"),

@@ -19,7 +19,7 @@ from din.errors import Conflict, UsageError
 
 LIMIT_MAX: Final = 1_000
 COLUMNS: Final[tuple[Column[AuditEntry], ...]] = (
-    Column("TIME", lambda each: each.entry.at[:23].replace("T", " ")),
+    Column("TIME (UTC)", lambda each: each.entry.at[:23].replace("T", " ")),
     Column("WHO", lambda each: f"{each.entry.kind} {each.entry.who}".strip()),
     Column("FROM", lambda each: each.entry.address),
     Column("WHAT", lambda each: each.entry.what),
@@ -46,7 +46,7 @@ def _brief(facts: dict[str, object]) -> str:
     ),
 )
 @click.option("--since", metavar="TIME", help="From then on: 90m, 7d, or 2026-01-31T08:00 (UTC).")
-@click.option("--until", metavar="TIME", help="Before then.")
+@click.option("--until", metavar="TIME", help="Before then, likewise.")
 @click.option("--who", metavar="ID", help="Key id, node id, or local, stranger, gateway.")
 @click.option("--what", metavar="WORD", help="Such as model, key.revoke, access.refuse.")
 @click.option("--target", metavar="NAME", help="What was changed.")

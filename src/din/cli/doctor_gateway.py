@@ -181,7 +181,8 @@ def unsealed_row(view: ModelList) -> Check:
 
 def nodes_row(view: NodeList) -> Check:
     """Whether nodes are ready, and why the others are not."""
-    nodes = view.items
+    # Those that were thrown out are away for good, as somebody wanted.
+    nodes = [node for node in view.items if not node.is_revoked]
     if not nodes:
         return Check("nodes", "warn", "none has joined", "din node start --name edge-1")
     absent = [node for node in nodes if node.status != "ready"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from din.cli.check import Check, Place
+from din.cli.check import Check, Place, is_running
 from din.cli.doctor_gateway import gateway_fix
 from din.client.client import decode_answer
 from din.client.credentials import Credentials
@@ -67,7 +67,9 @@ def _fix(place: Place, url: str, error: DinError) -> str:
         return gateway_fix(url, error)
     if "revoked" in error.message:
         # There is no way back for the id: the folder holds it.
-        return f"mv {place.folder} {place.folder}.old, then din node join - --name {node}"
+        stop = f"din node stop {node}, then " if is_running(place) else ""
+        away = f"mv {place.folder} {place.folder}.old"
+        return f"{stop}{away}, then din node join - --name {node} --gateway {url}"
     return f"din node start --name {node}"
 
 

@@ -12,14 +12,14 @@ import click
 import msgspec
 from msgspec import Struct
 
-from din.cli import complete
+from din.cli import complete, daemon
 from din.cli.asking import ask
 from din.cli.frame import Command, gateway_option, say
 from din.cli.secrets import read_secret_text
 from din.cli.sources import load_node
 from din.client.client import decode_answer
 from din.domain.enrolment import Membership, RevokedView
-from din.errors import Unavailable
+from din.errors import Conflict, Unavailable
 from din.system.identity import claim_directory
 from din.transport.find import BROWSE_COMMAND
 from din.transport.membership import (
@@ -82,7 +82,9 @@ def join_node(
     text = read_secret_text(token, token_file)
     parse_join_token(text)
     config = load_node({"name": name, "state_dir": state_dir}, os.environ)
-    urls = tuple(gateway_url(each, "https") for each in gateway) or _announced()
+    urls = tuple(gateway_url(each, "https") for each in gateway)
+    _check_stopped(config.name, config.state_dir)
+    urls = urls or _announced()
     with claim_directory(Path(config.state_dir), f"din node join {config.name}") as claim:
         identity = claim.next_identity()
         order = EnrolOrder(
@@ -97,6 +99,16 @@ def join_node(
     say(f"{config.name} has joined cluster {membership.cluster} as node {membership.node_id}")
     place = f" --state-dir {state_dir}" if state_dir else ""
     say(f"next: din node start --name {config.name} --host 0.0.0.0{place}")
+
+
+def _check_stopped(name: str, state_dir: str) -> None:
+    running = daemon.read_record(daemon.run_folder(state_dir) / "node.json")
+    if running is not None:
+        raise Conflict(
+            f"node {running.name} runs (process {running.pid}), and takes a certificate at its "
+            "start only",
+            hint=f"din node stop --state-dir {state_dir}, then join {name}, then start it again",
+        )
 
 
 def run_enrol(order: EnrolOrder) -> Membership:

@@ -11,6 +11,7 @@ from typing import Final
 import click
 import msgspec
 
+from din.cli import complete
 from din.cli.asking import ask
 from din.cli.display import UNKNOWN, Column, show, show_document, show_facts
 from din.cli.frame import Command, gateway_option, output_option, say
@@ -38,11 +39,11 @@ COLUMNS: Final[tuple[Column[KeyView], ...]] = (
     Column("STATE", lambda key: key.state),
     Column("TENANT", lambda key: key.tenant),
     Column("SCOPES", lambda key: ",".join(key.scopes)),
-    Column("EXPIRES", lambda key: _minute(key.expires_at) or "never"),
-    Column("LAST USED", lambda key: _minute(key.used_at) or UNKNOWN),
+    Column("EXPIRES (UTC)", lambda key: _minute(key.expires_at) or "never"),
+    Column("LAST USED (UTC)", lambda key: _minute(key.used_at) or UNKNOWN),
     Column("RATE", _rate, is_wide=True),
     Column("BODY MAX", lambda key: str(key.body_bytes_max or UNKNOWN), is_wide=True),
-    Column("CREATED", lambda key: _minute(key.created_at), is_wide=True),
+    Column("CREATED (UTC)", lambda key: _minute(key.created_at), is_wide=True),
     Column("BY", lambda key: key.created_by, is_wide=True),
 )
 
@@ -167,7 +168,7 @@ def list_keys(gateway: str | None, output: str) -> None:
 
 
 @click.command("revoke", cls=Command, examples=("din key revoke 3f9a12bc", "din key revoke line-4"))
-@click.argument("key")
+@click.argument("key", shell_complete=complete.keys)
 @click.option("--dry-run", is_flag=True, help="Only say which key it would be.")
 @gateway_option
 @output_option

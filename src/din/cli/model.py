@@ -72,6 +72,7 @@ COLUMNS: Final[tuple[Column[ModelView], ...]] = (
     Column("STATE", lambda model: model.state),
     Column("SLICES", lambda model: str(len(model.slices)), is_number=True),
     Column("NODES", _all_nodes),
+    Column("TENANT", lambda model: model.tenant, is_wide=True),
     Column("INPUTS", lambda model: specs_in(model.inputs, " "), is_wide=True),
     Column("OUTPUTS", lambda model: specs_in(model.outputs, " "), is_wide=True),
     Column("REASON", lambda model: model.reason, is_wide=True),
@@ -166,6 +167,7 @@ def _show_model(model: str, gateway: str | None, output: str) -> None:
             ("model", view.model_id),
             ("version", view.version),
             ("state", view.state + (f" ({view.reason})" if view.reason else "")),
+            ("tenant", view.tenant),
             ("answers now", f"version {_other(view)}" if _other(view) else ""),
             ("inputs", specs_in(view.inputs, "\n")),
             ("outputs", specs_in(view.outputs, "\n")),
@@ -195,9 +197,14 @@ def show_slices(view: ModelView, *, is_wide: bool) -> None:
                 say(f"slice {part.name} on {each.node} failed: {each.reason}")
 
 
+def crossing(nbytes: int | None) -> str:
+    """What goes over a cut for each request."""
+    return "size depends on the input" if nbytes is None else byte_count(nbytes)
+
+
 def _cuts(view: ModelView) -> list[str]:
     return [
-        f"after slice {cut.after_slice}: {', '.join(cut.tensors)} ({byte_count(cut.nbytes)})"
+        f"after slice {cut.after_slice}: {', '.join(cut.tensors)} ({crossing(cut.nbytes)})"
         for cut in view.cuts
     ]
 

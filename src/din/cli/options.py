@@ -255,6 +255,8 @@ def _check_network(config: NodeConfig) -> None:
     is_joined = has_joined(Path(config.state_dir) / FOLDER)
     if is_joined and config.insecure_network:
         say("warning: --insecure-network does nothing: this node has joined, and speaks TLS only")
+    if not is_joined:
+        _check_named(config)
     if is_joined or config.insecure_network or is_loopback(config.host):
         return
     here = ", ".join(sorted(_joined_beside(Path(config.state_dir))))
@@ -264,6 +266,19 @@ def _check_network(config: NodeConfig) -> None:
         hint=f"{joined} (din node join - --gateway https://HOST:8443), or accept plain text with "
         "--insecure-network",
     )
+
+
+def _check_named(config: NodeConfig) -> None:
+    """A node that may ask gateways by TLS only, and has no certificate, would wait for ever."""
+    if config.discovery_mode == "multicast" or not config.gateway:
+        return
+    if all(each.startswith("https://") for each in config.gateway):
+        url = config.gateway[0]
+        raise UsageError(
+            f"node {config.name} has no certificate, and {url} takes joined machines only",
+            hint=f"make a token there (din token create), join with it (din node join - --name "
+            f"{config.name} --gateway {url}), then start the node",
+        )
 
 
 def _joined_beside(folder: Path) -> list[str]:

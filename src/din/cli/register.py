@@ -11,9 +11,9 @@ import click
 import msgspec
 
 from din.cli.asking import ask
-from din.cli.display import byte_count, show_document
+from din.cli.display import show_document
 from din.cli.frame import Command, gateway_option, output_option, say
-from din.cli.model import show_slices, specs_in
+from din.cli.model import crossing, show_slices, specs_in
 from din.cli.options import pairs
 from din.cli.progress import Progress
 from din.cli.strategy import Registration, read_model_alone, read_model_file
@@ -211,8 +211,8 @@ def _show(answer: Answer, output: str, *, dry_run: bool, no_wait: bool) -> None:
     else:
         show_slices(view, is_wide=output == "wide")
     for cut in view.cuts:
-        size = byte_count(cut.nbytes) if cut.nbytes is not None else "size depends on the input"
-        say(f"cut after slice {cut.after_slice}: {', '.join(cut.tensors)} cross ({size})")
+        across = f"{', '.join(cut.tensors)} cross ({crossing(cut.nbytes)})"
+        say(f"cut after slice {cut.after_slice}: {across}")
     for line in (*view.notes, *view.warnings):
         say(line)
     if dry_run:

@@ -7,6 +7,7 @@ from typing import Final
 import click
 import msgspec
 
+from din.cli import complete
 from din.cli.asking import ask
 from din.cli.display import UNKNOWN, Column, duration, show, show_document
 from din.cli.frame import Command, gateway_option, output_option, say
@@ -117,7 +118,7 @@ def list_tokens(gateway: str | None, output: str) -> None:
 
 
 @click.command("revoke", cls=Command, examples=("din token revoke 434d5aaa",))
-@click.argument("token_id", metavar="ID")
+@click.argument("token_id", metavar="ID", shell_complete=complete.tokens)
 @gateway_option
 def revoke_token(token_id: str, gateway: str | None) -> None:
     """Take the token ID back. A machine that has joined with it stays: `din node revoke`."""

@@ -51,6 +51,8 @@ class NodeView(Struct, frozen=True, kw_only=True):
     is_draining: bool = False
     """An operator wants it empty, whatever its status is."""
     is_drain_forced: bool = False
+    is_revoked: bool = False
+    """Whether it was thrown out: it never comes back under this id."""
     is_insecure_network: bool = False
     """Its links are plain text, to anybody."""
     stuck: tuple[StuckSlice, ...] = ()

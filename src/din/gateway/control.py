@@ -187,8 +187,9 @@ class GatewayService:
 
     async def undrain_node(self, name_or_id: str, caller: Caller = GATEWAY) -> NodeView:
         """See ControlService."""
-        async with self._change(caller, "node.undrain", name_or_id):
-            return await self._draining.undrain(name_or_id)
+        node_id = self._draining.drained(name_or_id)
+        async with self._change(caller, "node.undrain", node_id):
+            return await self._draining.undrain(node_id)
 
     async def revoke_node(
         self, name_or_id: str, caller: Caller = GATEWAY, *, is_dry_run: bool = False

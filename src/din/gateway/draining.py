@@ -47,15 +47,20 @@ class Draining:
         # A node that was forced out holds nothing now: what that cost was known before.
         return replace(view, stuck=lost) if view.is_drain_forced else view
 
-    async def undrain(self, name_or_id: str) -> NodeView:
-        """Let a node take slices again. Raises NotFound, Conflict or Unavailable."""
-        gateway = self._gateway
+    def drained(self, name_or_id: str) -> NodeId:
+        """Id of a node, also of one that is drained and not here. Raises NotFound or Conflict."""
         try:
-            node_id = gateway.fleet.find(name_or_id).profile.node_id
+            return self._gateway.fleet.find(name_or_id).profile.node_id
         except NotFound:
-            drain = gateway.drains.find(name_or_id)
-            await gateway.drains.end(drain.node_id)
-            return _forgotten(drain.node_id, drain.name)
+            return self._gateway.drains.find(name_or_id).node_id
+
+    async def undrain(self, node_id: NodeId) -> NodeView:
+        """Let a node take slices again. Raises NotFound or Unavailable."""
+        gateway = self._gateway
+        if not gateway.fleet.is_known(node_id):
+            drain = gateway.drains.find(node_id)
+            await gateway.drains.end(node_id)
+            return _forgotten(node_id, drain.name)
         await gateway.drains.end(node_id)
         gateway.fleet.undrain(node_id)
         return self.view(node_id)

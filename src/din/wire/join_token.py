@@ -51,8 +51,11 @@ def parse_join_token(text: str) -> JoinToken:
         raise UsageError("the join token is empty", hint=_HINT)
     version, *parts = text.split(".")
     if version != VERSION:
-        begins = f"begins with {version!r}" if _is_version(version) else f"has no {VERSION} before"
-        raise UsageError(f"the join token {begins}; this release knows {VERSION}", hint=_HINT)
+        if _is_version(version):
+            told = f"begins with {version!r}; this release knows {VERSION}"
+        else:
+            told = f"does not begin with {VERSION}."
+        raise UsageError(f"the join token {told}", hint=_HINT)
     if len(parts) != len(_PARTS):
         raise UsageError(f"the join token has {len(parts) + 1} parts instead of 4", hint=_HINT)
     for part, (what, pattern, form) in zip(parts, _PARTS, strict=True):
