@@ -14,7 +14,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from din.carver import files
-from din.domain.model import CarveAnswer, CarveRequest
+from din.domain.cuts import CutTable
+from din.domain.model import AnalyseRequest, CarveAnswer, CarveRequest
 from din.domain.strategy import Strategy
 from din.domain.views import ErrorView
 from din.errors import BadModel, Denied, NotFound, Unavailable
@@ -116,8 +117,8 @@ def test_a_wrong_point_a_missing_file_and_a_folder_each_get_their_error(model, t
 def test_it_never_imports_the_runtime(model, tmp_path):
     program = (
         "import sys; from pathlib import Path\n"
-        "from din.carver.carve import carve, read_request\n"
-        "carve(read_request(sys.stdin.buffer.read()))\n"
+        "from din.carver.carve import answer, read_request\n"
+        "answer(read_request(sys.stdin.buffer.read()))\n"
         "bad = {'onnxruntime', 'socket', 'asyncio'} & set(sys.modules); print(sorted(bad))"
     )
     done = subprocess.run(
@@ -132,8 +133,8 @@ def test_it_never_imports_the_runtime(model, tmp_path):
 def test_limits_are_set_before_the_model_is_read(model, tmp_path):
     program = (
         "import resource, sys\n"
-        "from din.carver.carve import carve, read_request\n"
-        "carve(read_request(sys.stdin.buffer.read()))\n"
+        "from din.carver.carve import answer, read_request\n"
+        "answer(read_request(sys.stdin.buffer.read()))\n"
         "kinds = (resource.RLIMIT_CORE, resource.RLIMIT_AS, resource.RLIMIT_CPU)\n"
         "print(*[resource.getrlimit(kind)[0] for kind in kinds])"
     )
@@ -179,3 +180,20 @@ def test_a_pipe_is_no_model(tmp_path):
         files.model_size(tmp_path / "pipe")
     with pytest.raises(NotFound):
         files.model_size(tmp_path / "none")
+
+
+def test_an_analysis_is_one_request_and_one_answer_and_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(small_model())
+    code, said = run(msgspec.json.encode(AnalyseRequest(model_path=str(path))))
+    assert code == 0
+    table = msgspec.json.decode(said, type=CutTable)
+    assert [each.name for each in table.operators] == ["first", "second"]
+    assert table.source_sha256 == hashlib.sha256(small_model()).hexdigest()
+    assert [each.name for each in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_a_request_that_asks_for_nothing_known_is_refused() -> None:
+    code, said = run(b'{"ask": "dance", "model_path": "m"}')
+    assert code == 2
+    assert "dance" in msgspec.json.decode(said, type=ErrorView).message

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from din.domain.estimates import memory_mib
 from din.domain.strategy import SliceSetting
 from din.domain.tensor import TENSORS_MAX
 from din.errors import BadModel, BadStrategy, DinError, TooLarge
 from din.slicing.cutting import boundaries_of, slices_by_memory
 from din.slicing.parts import divide
 from din.slicing.points import backends_by_ranges
-from din.slicing.sizes import memory_mib
 from din.slicing.slicer import analyse
 
 node = helper.make_node

@@ -1,4 +1,6 @@
-"""`python -m din.carver`: one CarveRequest as JSON in, one CarveAnswer as JSON out, then the end.
+"""`python -m din.carver`: one request as JSON in, one answer as JSON out, then the end.
+
+A CarveRequest is answered by a CarveAnswer, an AnalyseRequest by a CutTable.
 
 An error is {"code","message","hint"} on standard output with the error's exit code. Standard output
 carries nothing else: what libraries print goes to standard error.
@@ -13,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from din.carver.carve import carve, read_request
+from din.carver.carve import answer, read_request
 from din.domain.views import ErrorView
 from din.errors import DinError, Internal, TooLarge
 from din.system.privacy import hide
@@ -37,7 +39,7 @@ def main() -> int:
 
 def _answer() -> tuple[bytes, int]:
     try:
-        return msgspec.json.encode(carve(read_request(_asked()))), 0
+        return msgspec.json.encode(answer(read_request(_asked()))), 0
     except DinError as error:
         return _said(error)
     except Exception as error:

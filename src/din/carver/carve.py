@@ -9,27 +9,33 @@ import msgspec
 
 from din.carver.confine import confine
 from din.carver.files import give_slice, load_model, model_size, store_slice
-from din.domain.model import CarveAnswer, CarveRequest
+from din.domain.cuts import CutTable
+from din.domain.model import AnalyseRequest, CarveAnswer, CarveRequest
 from din.errors import BadModel, TooLarge, UsageError
 
+Request = CarveRequest | AnalyseRequest
 
-def read_request(data: bytes) -> CarveRequest:
+
+def read_request(data: bytes) -> Request:
     """Raises UsageError naming the field that is wrong."""
     try:
-        return msgspec.json.decode(data, type=CarveRequest)
+        return msgspec.json.decode(data, type=Request)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise UsageError(
             f"the carver cannot read its request: {error}",
-            hint="send one CarveRequest as JSON on standard input",
+            hint="send one CarveRequest or AnalyseRequest as JSON on standard input",
         ) from None
 
 
-def carve(request: CarveRequest) -> CarveAnswer:
-    """Confine this process, then cut the model. Raises DinError; a bad model's names the file."""
+def answer(request: Request) -> CarveAnswer | CutTable:
+    """Confine this process, then cut or analyse the model. Raises DinError; a bad model's names
+    the file."""
     path = Path(request.model_path)
     size = model_size(path)
     confine(size)
     try:
+        if isinstance(request, AnalyseRequest):
+            return _analyse(request, path, size)
         return _cut(request, path, size)
     except (BadModel, TooLarge) as error:
         message = error.message
@@ -41,6 +47,12 @@ def carve(request: CarveRequest) -> CarveAnswer:
             f"{path}: carving {size} bytes needs more memory than the carver may take",
             hint="the file may be damaged; else register a smaller model",
         ) from None
+
+
+def _analyse(request: AnalyseRequest, path: Path, size: int) -> CutTable:
+    from din.slicing.slicer import table_of
+
+    return table_of(load_model(path, size), request.input_shapes)
 
 
 def _cut(request: CarveRequest, path: Path, size: int) -> CarveAnswer:

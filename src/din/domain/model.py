@@ -130,7 +130,7 @@ class ModelManifest(Struct, frozen=True, kw_only=True):
     """Of the key that registered it first; `default` is shared by all."""
 
 
-class CarveRequest(Struct, frozen=True, kw_only=True):
+class CarveRequest(Struct, frozen=True, kw_only=True, tag_field="ask", tag="carve"):
     """What the carver is asked to do with one model file."""
 
     model_path: str
@@ -142,6 +142,15 @@ class CarveRequest(Struct, frozen=True, kw_only=True):
     input_shapes: dict[str, tuple[int | str, ...]] = {}
     memory_mib_max: int | None = None
     """When the strategy says no place: cut where the crossings are smallest, so that each fits."""
+    assignment: tuple[int, ...] = ()
+    """Slice of each operator of the model's CutTable, in its order; comes before all the others."""
+
+
+class AnalyseRequest(Struct, frozen=True, kw_only=True, tag_field="ask", tag="analyse"):
+    """The carver's other task: say what cuts can be chosen from, write nothing."""
+
+    model_path: str
+    input_shapes: dict[str, tuple[int | str, ...]] = {}
 
 
 class CutFacts(Struct, frozen=True, kw_only=True):

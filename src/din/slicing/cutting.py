@@ -11,11 +11,12 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from itertools import accumulate
 
+from din.domain.estimates import memory_mib
 from din.domain.strategy import SLICES_MAX
 from din.errors import BadStrategy
 from din.slicing.elements import word_of
 from din.slicing.operators import Operator, OperatorGraph
-from din.slicing.sizes import Sizes, memory_mib
+from din.slicing.sizes import Sizes
 
 Cost = tuple[int, int, int]
 """Slices, split quantised operators, bytes across boundaries."""

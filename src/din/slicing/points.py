@@ -39,6 +39,20 @@ def slices_by_points(graph: OperatorGraph, points: Sequence[str]) -> dict[int, i
     return slice_of
 
 
+def slices_by_assignment(graph: OperatorGraph, assignment: Sequence[int]) -> dict[int, int]:
+    """Slice of each dynamic operator as a list in topological order gives it.
+
+    Raises BadStrategy for another number of operators than the graph has.
+    """
+    if len(assignment) != len(graph.dynamic):
+        raise BadStrategy(
+            f"the assignment names {len(assignment)} operators, the graph has {len(graph.dynamic)} "
+            "that depend on the input",
+            hint="give one slice number for each; analyse the model again at these input shapes",
+        )
+    return {each.index: number for each, number in zip(graph.dynamic, assignment, strict=True)}
+
+
 def locate(graph: OperatorGraph, point: str) -> int:
     """Index of the operator that a point names by node name or output tensor name."""
     named = {each.name: each.index for each in graph.operators}.get(point)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from onnx import GraphProto, ModelProto, TensorProto, TypeProto, shape_inference
+from onnx import (
+    GraphProto,
+    ModelProto,
+    TensorProto,
+    TensorShapeProto,
+    TypeProto,
+    shape_inference,
+)
 
 from din.slicing.elements import fixed_bytes, tensor_bytes
 from din.slicing.operators import OperatorGraph
@@ -116,27 +123,28 @@ def _type_of(tensor: TensorProto) -> TypeProto:
 
 
 def _has_free_dims(graph: GraphProto) -> bool:
-    return any(
-        dim.WhichOneof("value") != "dim_value"
-        for value in graph.input
-        for dim in value.type.tensor_type.shape.dim
-    )
+    return any(_is_free(dim) for value in graph.input for dim in value.type.tensor_type.shape.dim)
 
 
 def _make_typical(graph: GraphProto) -> None:
     del graph.value_info[:]
     for value in graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if dim.WhichOneof("value") != "dim_value":
+            if _is_free(dim):
                 dim.dim_value = NEXT_SIZE_ASSUMED if axis else FIRST_SIZE_ASSUMED
     for value in graph.output:
         if value.type.WhichOneof("value") == "tensor_type":
             value.type.tensor_type.ClearField("shape")
 
 
+def _is_free(dim: TensorShapeProto.Dimension) -> bool:
+    """Some exporters write -1 where others write a symbol or nothing."""
+    return dim.WhichOneof("value") != "dim_value" or dim.dim_value < 0
+
+
 def _dims(kind: TypeProto) -> tuple[int, ...] | None:
     if kind.WhichOneof("value") != "tensor_type" or not kind.tensor_type.HasField("shape"):
         return None
-    if any(dim.WhichOneof("value") != "dim_value" for dim in kind.tensor_type.shape.dim):
+    if any(map(_is_free, kind.tensor_type.shape.dim)):
         return None
     return tuple(dim.dim_value for dim in kind.tensor_type.shape.dim)

@@ -1,18 +1,14 @@
 """Estimates of memory and work: what admission and the choice of cuts go by until it is measured.
 
-    memory of a slice = 40 MiB + 2.5 x weights + 1.5 x peak of live values
-
-40 MiB is a worker before it holds a model; 2.5 is what ONNX Runtime with all optimisations was
-measured to take per byte of weights (reordered copies); 1.5 is its arena's slack. Free dims count
-at the typical sizes of `shapes`. A value whose size stays unknown counts as nothing.
+Free dims count at the typical sizes of `shapes`. A value whose size stays unknown counts as
+nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, prod
-from typing import Final
+from math import prod
 
 from onnx import FunctionProto, ModelProto, NodeProto
 
@@ -20,23 +16,6 @@ from din.slicing.elements import tensor_bytes
 from din.slicing.operators import Operator, OperatorGraph
 from din.slicing.shapes import Shapes
 from din.slicing.source import tensors_of_nodes
-
-WORKER_BASE_MIB: Final = 40
-WEIGHTS_FACTOR: Final = 2.5
-ACTIVATIONS_FACTOR: Final = 1.5
-MIB: Final = 1024 * 1024
-ESTIMATE_MAX: Final = 2**53
-
-
-def capped(estimate: int) -> int:
-    """The estimate, kept where JSON and floats are exact: a file may declare absurd sizes."""
-    return min(estimate, ESTIMATE_MAX)
-
-
-def memory_mib(weights_bytes: int, peak_bytes: int) -> int:
-    """Expected resident memory of one worker with these weights and this peak of live values."""
-    held = WEIGHTS_FACTOR * capped(weights_bytes) + ACTIVATIONS_FACTOR * capped(peak_bytes)
-    return WORKER_BASE_MIB + ceil(held / MIB)
 
 
 @dataclass(frozen=True)

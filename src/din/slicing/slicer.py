@@ -10,6 +10,8 @@ from typing import Final
 import msgspec
 from onnx import ModelProto
 
+from din.domain.cuts import CutTable
+from din.domain.estimates import capped, memory_mib
 from din.domain.model import (
     Artifact,
     CarveAnswer,
@@ -29,12 +31,14 @@ from din.slicing.parts import Part, cut_facts, divide
 from din.slicing.points import (
     backends_by_ranges,
     backends_of_slices,
+    slices_by_assignment,
     slices_by_backends,
     slices_by_points,
 )
 from din.slicing.shapes import Shapes, infer
-from din.slicing.sizes import Sizes, capped, memory_mib, sizes_of
+from din.slicing.sizes import Sizes, sizes_of
 from din.slicing.source import override_shapes, read_model, settle_inputs
+from din.slicing.table import cut_table
 
 BACKEND_DEFAULT: Final = "onnxruntime"
 
@@ -100,6 +104,15 @@ def analyse(
     )
 
 
+def table_of(data: bytes, input_shapes: dict[str, tuple[int | str, ...]]) -> CutTable:
+    """What cuts of a model are chosen from. Raises BadModel, BadStrategy, TooLarge."""
+    try:
+        found = analyse(data, input_shapes)
+    except UnicodeError as error:
+        raise _not_text(error) from None
+    return cut_table(found.graph, found.shapes, found.sizes, found.source_sha256)
+
+
 def slice_model(data: bytes, request: CarveRequest, din_version: str) -> Sliced:
     """Cut a model as the request says. Raises BadModel, BadStrategy, TooLarge."""
     try:
@@ -121,10 +134,14 @@ def slice_model(data: bytes, request: CarveRequest, din_version: str) -> Sliced:
         answer = _answer(found, slices, edges)
         return Sliced(answer, {each.artifact.sha256: each.data for each in files})
     except UnicodeError as error:
-        raise BadModel(
-            f"a name or text in the graph is not UTF-8 ({error})",
-            hint="the file is damaged, or its exporter wrote raw bytes into a name; export again",
-        ) from None
+        raise _not_text(error) from None
+
+
+def _not_text(error: UnicodeError) -> BadModel:
+    return BadModel(
+        f"a name or text in the graph is not UTF-8 ({error})",
+        hint="the file is damaged, or its exporter wrote raw bytes into a name; export again",
+    )
 
 
 def _check_signature(graph: OperatorGraph) -> None:
@@ -153,6 +170,8 @@ def _assign(found: Analysed, request: CarveRequest) -> tuple[dict[int, int], dic
     """Slice by dynamic operator, backend by slice."""
     graph = found.graph
     asked = request.strategy
+    if request.assignment:
+        return slices_by_assignment(graph, request.assignment), {}
     if asked.type != "graph_partition" or asked.ranges or asked.precision != "exact":
         raise BadStrategy("only partition points and backend ranges are cut here")
     backend_of = backends_by_ranges(graph, asked.backend_map) if asked.backend_map else {}

@@ -1,0 +1,167 @@
+"""What lies between the operators of a model: what crosses each boundary, and which are worth it.
+
+Boundary b lies before operator b; 0 and the last one are the ends of the model. Inputs of the model
+do not cross: the gateway sends them to whoever reads them. Outputs go to the gateway as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from din.domain.cuts import CutTable
+from din.domain.estimates import ACTIVATIONS_FACTOR, MIB, WEIGHTS_FACTOR
+
+Counts = npt.NDArray[np.int64]
+Amounts = npt.NDArray[np.float64]
+Marks = npt.NDArray[np.bool_]
+
+BLOCKS_MAX: Final = 48
+"""Blocks that are placed one by one: over 48 blocks and 100 nodes a decision takes about 1 ms."""
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """Columns over the boundaries 0..n of a model of n operators."""
+
+    table: CutTable
+    nbytes: Counts
+    width: Counts
+    """Values that cross."""
+    splits: Counts
+    """Values that cross between an operator and its quantisation."""
+    is_open: Marks
+    """Everything that crosses can travel."""
+    is_exact: Marks
+    """Whether `nbytes` is no estimate."""
+
+    @cached_property
+    def work(self) -> Counts:
+        """FLOPs before each boundary."""
+        return _before([each.flops for each in self.table.operators])
+
+    @cached_property
+    def weights(self) -> Counts:
+        """Bytes of weights before each boundary; what is shared counts at its first use."""
+        own = np.array([each.weight_bytes for each in self.table.operators], dtype=np.int64)
+        for each in self.table.shared:
+            own[each.readers[0]] += each.nbytes
+        return _before(own.tolist())
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Runs of operators between chosen boundaries: what is placed as a whole."""
+
+    boundaries: Boundaries
+    edges: tuple[int, ...]
+    """Boundaries, from 0 to the number of operators."""
+
+    def __len__(self) -> int:
+        return len(self.edges) - 1
+
+    @cached_property
+    def crossing(self) -> Amounts:
+        """Bytes over each inner edge."""
+        return self.boundaries.nbytes[list(self.edges[1:-1])].astype(np.float64)
+
+    @cached_property
+    def held_mib(self) -> Amounts:
+        """Memory that the weights of each block take; shared ones count in each that uses them."""
+        own = [each.weight_bytes for each in self.boundaries.table.operators]
+        held = np.diff(_before(own)[list(self.edges)]).astype(np.float64)
+        for each in self.boundaries.table.shared:
+            held[sorted({self.block_of(place) for place in each.readers})] += each.nbytes
+        return held * WEIGHTS_FACTOR / MIB
+
+    @cached_property
+    def peak_mib(self) -> Amounts:
+        """Memory for the values that are alive at once in each block."""
+        live = np.array([each.live_bytes for each in self.boundaries.table.operators])
+        return np.maximum.reduceat(live, self.edges[:-1]) * ACTIVATIONS_FACTOR / MIB
+
+    def block_of(self, place: int) -> int:
+        """The block that an operator is in."""
+        return int(np.searchsorted(self.edges, place, side="right")) - 1
+
+    def sums(self, amounts: Amounts) -> Amounts:
+        """Sums over the blocks of amounts per operator (last axis)."""
+        return np.add.reduceat(amounts, self.edges[:-1], axis=-1)
+
+
+def boundaries_of(table: CutTable) -> Boundaries:
+    """Sweep over all values."""
+    size = len(table.operators) + 1
+    nbytes, width, splits, closed, guessed = (np.zeros(size + 1, dtype=np.int64) for _ in range(5))
+    for value in table.values:
+        if value.maker < 0 or not value.readers:
+            continue
+        start, end = value.maker + 1, value.readers[-1] + 1
+        for line, amount in (
+            (nbytes, value.nbytes),
+            (width, 1),
+            (splits, int(value.is_pair)),
+            (closed, int(not value.can_travel)),
+            (guessed, int(not value.is_exact)),
+        ):
+            line[start] += amount
+            line[end] -= amount
+    return Boundaries(
+        table,
+        nbytes=np.cumsum(nbytes)[:size],
+        width=np.cumsum(width)[:size],
+        splits=np.cumsum(splits)[:size],
+        is_open=np.cumsum(closed)[:size] == 0,
+        is_exact=np.cumsum(guessed)[:size] == 0,
+    )
+
+
+def blocks_of(
+    boundaries: Boundaries, wanted: Collection[int] = (), blocks_max: int = BLOCKS_MAX
+) -> Blocks:
+    """At most `blocks_max` blocks, and those that end at the boundaries `wanted` where these are
+    open. The graph is walked in equal steps of work and weights; in each the boundary is taken that
+    parts the fewest quantised operators, then the one with the fewest bytes, then the narrowest."""
+    count = len(boundaries.table.operators)
+    inner = np.flatnonzero(boundaries.is_open[1:count]) + 1
+    steps = _steps(boundaries, blocks_max - 1)[inner]
+    order = np.lexsort(
+        (boundaries.width[inner], boundaries.nbytes[inner], boundaries.splits[inner], steps)
+    )
+    first = np.unique(steps[order], return_index=True)[1]
+    chosen = set(inner[order[first]].tolist())
+    chosen |= {each for each in wanted if 0 < each < count and boundaries.is_open[each]}
+    return Blocks(boundaries, (0, *sorted(chosen), count))
+
+
+def best_cuts(boundaries: Boundaries) -> tuple[int, ...]:
+    """The Pareto front: boundaries that are open, part no quantised operators, and have fewer bytes
+    than every earlier one."""
+    found: list[int] = []
+    least = None
+    for place in range(1, len(boundaries.table.operators)):
+        if not boundaries.is_open[place] or boundaries.splits[place]:
+            continue
+        nbytes = int(boundaries.nbytes[place])
+        if least is None or nbytes < least:
+            found.append(place)
+            least = nbytes
+    return tuple(found)
+
+
+def _steps(boundaries: Boundaries, count: int) -> Counts:
+    """Number of the step in which each boundary lies."""
+    shares = np.linspace(0.0, 1.0, len(boundaries.nbytes)) / 10
+    for line, part in ((boundaries.work, 0.5), (boundaries.weights, 0.4)):
+        total = float(line[-1])
+        shares = shares + part * (line / total if total else np.linspace(0.0, 1.0, len(line)))
+    return np.minimum((shares * count).astype(np.int64), count - 1)
+
+
+def _before(amounts: list[int]) -> Counts:
+    return np.concatenate(([0], np.cumsum(np.array(amounts, dtype=np.int64))))

@@ -1,0 +1,315 @@
+"""Where to cut a model and which node takes which part, with the reasons.
+
+Whatever is found is held against the best node alone. A split that does not win by SPLIT_WIN_MIN is
+refused; one that memory or the strategy's ranges force is not, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from din.domain.cuts import UNITS, CutChoice, CutTable, NodeAlone
+from din.domain.estimates import SLICE_BASE_MIB
+from din.domain.node import NodeId
+from din.domain.strategy import Objective
+from din.errors import CannotPlace
+from din.placement.boundaries import Blocks, blocks_of, boundaries_of
+from din.placement.branches import Fork, Ground, best_fork, heads_of
+from din.placement.chain import Chain, Flags, Matrix, Way, alone, cheapest, runs_of
+from din.placement.pipeline import alone_in_pipeline, fastest_pipeline
+from din.placement.speeds import measured_for, operator_ms
+from din.placement.telling import described, no_way, refused_forms, sentence
+from din.placement.ways import Ways, WayTimes, way_times
+
+NODES_MAX: Final = 100
+SLICES_MAX_DEFAULT: Final = 16
+SLICE_MS: Final = 0.06
+"""What one more slice costs by itself: sessions and copies took 40 to 60 us."""
+SPLIT_WIN_MIN: Final = 0.05
+MS_IN_BYTES: Final = 1e-3
+"""For the fewest bytes: among equals the sooner."""
+
+
+class Device(Struct, frozen=True, kw_only=True):
+    """A node as a place for slices."""
+
+    node_id: NodeId
+    name: str
+    device_class: str
+    """Nodes of one class take the same time; the key of measured profiles."""
+    gflops: float
+    """Assumed, for what was never measured."""
+    room_mib: float
+    is_trusted: bool = False
+    watts: float | None = None
+    """Measured; None = it has no meter."""
+
+
+class RangeRule(Struct, frozen=True, kw_only=True):
+    """Where the operators from place `first` to place `last` may lie."""
+
+    first: int
+    last: int
+    allowed: frozenset[NodeId] | None = None
+    """None = anywhere."""
+    forbidden: frozenset[NodeId] = frozenset()
+    is_sensitive: bool = False
+    """Only on trusted nodes."""
+
+    def permits(self, device: Device) -> bool:
+        """Whether a node may have them."""
+        if self.is_sensitive and not device.is_trusted:
+            return False
+        is_allowed = self.allowed is None or device.node_id in self.allowed
+        return is_allowed and device.node_id not in self.forbidden
+
+
+class CutWishes(Struct, frozen=True, kw_only=True):
+    """What the strategy asks of the choice."""
+
+    objective: Objective = "latency"
+    slices_max: int = SLICES_MAX_DEFAULT
+    memory_mib_max: int | None = None
+    """Of one node, whatever room it has."""
+    rules: tuple[RangeRule, ...] = ()
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A choice and the map that carries it out."""
+
+    choice: CutChoice
+    assignment: tuple[int, ...]
+    """Slice of each operator."""
+
+
+@dataclass(frozen=True)
+class _Problem:
+    blocks: Blocks
+    devices: tuple[Device, ...]
+    wishes: CutWishes
+    times: Matrix
+    """Milliseconds by operator and node; infinite where it may not lie."""
+    ways: WayTimes
+    is_measured: Flags
+    """By node: times come from a profile."""
+    chain: Chain
+    """In units of the objective."""
+
+    @property
+    def table(self) -> CutTable:
+        return self.blocks.boundaries.table
+
+
+def prepare(table: CutTable, rules: Sequence[RangeRule] = ()) -> Blocks:
+    """What a decision needs of a model, whichever nodes there are: worth keeping."""
+    ends = {edge for rule in rules for edge in (rule.first, rule.last + 1)}
+    return blocks_of(boundaries_of(table), ends)
+
+
+def choose_cuts(
+    blocks: Blocks,
+    devices: Sequence[Device],
+    wishes: CutWishes,
+    ways: Ways,
+    profiles: Mapping[str, Sequence[float]] | None = None,
+) -> Chosen:
+    """The best map of operators to slices and nodes.
+
+    `profiles` holds measured milliseconds by operator for classes of devices. Raises CannotPlace
+    with the numbers when no nodes may and can hold the model, or none has a meter for `energy`.
+    """
+    problem = _problem(blocks, devices, wishes, ways, profiles or {})
+    is_pipeline = wishes.objective == "throughput"
+    whole = alone_in_pipeline(problem.chain) if is_pipeline else alone(problem.chain)
+    way = fastest_pipeline(problem.chain) if is_pipeline else cheapest(problem.chain)
+    if way is None:
+        needed = SLICE_BASE_MIB + problem.chain.held_mib.sum() + problem.chain.peak_mib.max()
+        raise no_way(problem.devices, problem.chain, float(needed), wishes.rules)
+    fork = _fork(problem, way) if wishes.objective == "latency" else None
+    limit = whole.cost * (1 - SPLIT_WIN_MIN) if whole is not None else float("inf")
+    if fork is not None and fork.cost < min(limit, way.cost):
+        return _told(problem, fork.assignment, fork.nodes, fork.cost, whole, kind="fork")
+    if whole is not None and (len(runs_of(way.nodes)) < 2 or way.cost > limit):
+        return _refused(problem, whole, way)
+    runs = runs_of(way.nodes)
+    sizes = np.diff(blocks.edges)
+    of_block = np.repeat(np.arange(len(runs)), [end - start for start, end, _ in runs])
+    assignment = tuple(np.repeat(of_block, sizes).tolist())
+    nodes = tuple(node for _, _, node in runs)
+    return _told(problem, assignment, nodes, way.cost, whole, kind="chain", is_exact=way.is_exact)
+
+
+def _problem(
+    blocks: Blocks,
+    devices: Sequence[Device],
+    wishes: CutWishes,
+    ways: Ways,
+    profiles: Mapping[str, Sequence[float]],
+) -> _Problem:
+    table = blocks.boundaries.table
+    metered = [each for each in devices if each.watts is not None]
+    if wishes.objective == "energy":
+        if not metered:
+            raise CannotPlace(
+                f"objective energy: none of {len(devices)} nodes measures its power",
+                hint="choose latency or throughput; `din node inspect` shows power_w where a node "
+                "has a meter",
+            )
+        devices = metered
+    by_speed: dict[tuple[str, float], Matrix] = {}
+    for each in devices:
+        key = (each.device_class, each.gflops)
+        if key not in by_speed:
+            measured = measured_for(table, profiles, each.device_class)
+            by_speed[key] = operator_ms(table, each.gflops, measured)
+    kept = _nearest(devices, by_speed)
+    times = np.stack([by_speed[each.device_class, each.gflops] for each in kept], axis=1)
+    for rule in wishes.rules:
+        barred = [not rule.permits(each) for each in kept]
+        times[rule.first : rule.last + 1, barred] = np.inf
+    between = way_times([each.node_id for each in kept], ways)
+    measured = [measured_for(table, profiles, each.device_class) is not None for each in kept]
+    chain = _chain(blocks, kept, wishes, times, between)
+    return _Problem(blocks, kept, wishes, times, between, np.array(measured), chain)
+
+
+def _nearest(
+    devices: Sequence[Device], by_speed: Mapping[tuple[str, float], Matrix]
+) -> tuple[Device, ...]:
+    """At most NODES_MAX: the fastest, and of the rest those with the most room."""
+    if len(devices) <= NODES_MAX:
+        return tuple(devices)
+    totals = {key: float(times.sum()) for key, times in by_speed.items()}
+    by_time = sorted(devices, key=lambda each: totals[each.device_class, each.gflops])
+    fast, rest = by_time[: NODES_MAX * 4 // 5], by_time[NODES_MAX * 4 // 5 :]
+    rest.sort(key=lambda each: (not each.is_trusted, -each.room_mib))
+    return (*fast, *rest[: NODES_MAX - len(fast)])
+
+
+def _chain(
+    blocks: Blocks,
+    devices: Sequence[Device],
+    wishes: CutWishes,
+    times: Matrix,
+    ways: WayTimes,
+) -> Chain:
+    table = blocks.boundaries.table
+    given = sum(each.nbytes for each in table.values if each.maker < 0)
+    taken = sum(each.nbytes for each in table.values if each.is_output)
+    cost = blocks.sums(times.T).T
+    hop = ways.hop + SLICE_MS * (1 - np.eye(len(devices)))
+    enter = ways.gateway_hop + ways.gateway_per_byte * given + SLICE_MS
+    leave = ways.gateway_hop + ways.gateway_per_byte * taken
+    per_byte = ways.per_byte
+    room = np.array([each.room_mib for each in devices], dtype=np.float64)
+    if wishes.memory_mib_max is not None:
+        room = np.minimum(room, wishes.memory_mib_max)
+    if wishes.objective == "energy":
+        watts = np.array([each.watts or 0.0 for each in devices])
+        both = watts[:, None] + watts[None, :]
+        cost, hop, per_byte = cost * watts, hop * both, per_byte * both
+        enter, leave = enter * watts, leave * watts
+    elif wishes.objective == "bytes":
+        apart = 1 - np.eye(len(devices))
+        cost, hop, per_byte = cost * MS_IN_BYTES, hop * MS_IN_BYTES, per_byte * MS_IN_BYTES + apart
+        enter, leave = enter * MS_IN_BYTES, leave * MS_IN_BYTES
+    return Chain(
+        cost=cost,
+        crossing=blocks.crossing,
+        hop=hop,
+        per_byte=per_byte,
+        enter=enter,
+        leave=leave,
+        held_mib=blocks.held_mib,
+        peak_mib=blocks.peak_mib,
+        room_mib=room,
+        slices_max=wishes.slices_max,
+    )
+
+
+def _fork(problem: _Problem, way: Way) -> Fork | None:
+    """Heads side by side, where the graph has some and more than one node could take them."""
+    if len(problem.devices) < 2 or problem.wishes.slices_max < 3:
+        return None
+    fastest = problem.times[:, way.nodes[0]]
+    finite = np.where(np.isfinite(fastest), fastest, 0.0)
+    heads = heads_of(problem.blocks, finite)
+    if heads is None:
+        return None
+    chain = problem.chain
+    ground = Ground(
+        problem.times,
+        chain.hop,
+        chain.per_byte,
+        chain.enter,
+        chain.leave,
+        chain.room_mib,
+        chain.slices_max,
+    )
+    return best_fork(problem.table, heads, ground)
+
+
+def _refused(problem: _Problem, whole: Way, way: Way) -> Chosen:
+    """One node alone, with what the best split would have cost."""
+    forms = refused_forms(problem.chain, way, is_pipeline=problem.wishes.objective == "throughput")
+    assignment = (0,) * len(problem.table.operators)
+    return _told(
+        problem, assignment, (whole.nodes[0],), whole.cost, whole, kind="alone", best_split=forms
+    )
+
+
+Kind = Literal["fork", "chain", "alone"]
+
+
+def _told(
+    problem: _Problem,
+    assignment: tuple[int, ...],
+    nodes: tuple[int, ...],
+    cost: float,
+    whole: Way | None,
+    *,
+    kind: Kind,
+    is_exact: bool = True,
+    best_split: float | None = None,
+) -> Chosen:
+    objective = problem.wishes.objective
+    devices = problem.devices
+    slices = described(problem.table, problem.wishes, devices, problem.times, assignment, nodes)
+    if objective == "bytes":
+        cost = float(sum(each.crossing_bytes for each in slices))
+    lone = None
+    if whole is not None:
+        device = devices[whole.nodes[0]]
+        whole_cost = 0.0 if objective == "bytes" else whole.cost
+        lone = NodeAlone(node_id=device.node_id, node=device.name, cost=round(whole_cost, 3))
+    flags = {bool(problem.is_measured[node]) for node in nodes}
+    source: Literal["profile", "flops", "both"] = "flops"
+    if True in flags:
+        source = "profile" if False not in flags else "both"
+    is_split = len(nodes) > 1
+    choice = CutChoice(
+        objective=objective,
+        unit=UNITS[objective],
+        cost=round(cost, 3),
+        slices=slices,
+        alone=lone,
+        wins_by=round(1 - cost / whole.cost, 3)
+        if is_split and whole is not None and objective != "bytes"
+        else None,
+        is_split_refused=kind == "alone",
+        best_split=None if best_split is None else round(best_split, 3),
+        reason="",
+        times_from=source,
+        is_exact=is_exact,
+        nodes_considered=len(devices),
+        blocks=len(problem.blocks),
+    )
+    reason = sentence(choice, problem.chain, is_fork=kind == "fork")
+    return Chosen(replace(choice, reason=reason), assignment)

@@ -1,0 +1,156 @@
+"""Words and numbers for a choice of cuts: what each slice is, why it was chosen, why it was not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from din.domain.cuts import ChosenSlice, CutChoice, CutTable
+from din.domain.estimates import memory_mib
+from din.domain.model import GATEWAY
+from din.errors import CannotPlace
+from din.placement.chain import Chain, Matrix, Way, runs_of
+
+if TYPE_CHECKING:
+    from din.placement.partitioning import CutWishes, Device, RangeRule
+
+
+def described(
+    table: CutTable,
+    wishes: CutWishes,
+    devices: Sequence[Device],
+    times: Matrix,
+    assignment: Sequence[int],
+    nodes: Sequence[int],
+) -> tuple[ChosenSlice, ...]:
+    """Each slice with its node and its numbers."""
+    members: list[list[int]] = [[] for _ in nodes]
+    for place, number in enumerate(assignment):
+        members[number].append(place)
+    crossing, guessed = _crossing(table, assignment)
+    private = [range(rule.first, rule.last + 1) for rule in wishes.rules if rule.is_sensitive]
+    found: list[ChosenSlice] = []
+    for number, (places, node) in enumerate(zip(members, nodes, strict=True)):
+        operators = [table.operators[place] for place in places]
+        inside = set(places)
+        weights = sum(each.weight_bytes for each in operators)
+        weights += sum(each.nbytes for each in table.shared if inside.intersection(each.readers))
+        peak = max((each.live_bytes for each in operators), default=0)
+        found.append(
+            ChosenSlice(
+                first=operators[0].name if operators else "",
+                last=operators[-1].name if operators else "",
+                operators=len(operators),
+                node_id=devices[node].node_id,
+                node=devices[node].name,
+                compute_ms=round(float(times[places, node].sum()), 3),
+                memory_mib=memory_mib(weights, peak),
+                is_sensitive=any(place in span for span in private for place in places),
+                crossing_bytes=crossing[number],
+                is_exact=number not in guessed,
+            )
+        )
+    return tuple(found)
+
+
+def _crossing(table: CutTable, assignment: Sequence[int]) -> tuple[dict[int, int], set[int]]:
+    """By slice the bytes that leave it for other slices (once for each), and where these are
+    estimates."""
+    nbytes: dict[int, int] = defaultdict(int)
+    guessed: set[int] = set()
+    for value in table.values:
+        if value.maker == GATEWAY:
+            continue
+        home = assignment[value.maker]
+        targets = {assignment[reader] for reader in value.readers} - {home}
+        nbytes[home] += value.nbytes * len(targets)
+        if targets and not value.is_exact:
+            guessed.add(home)
+    return nbytes, guessed
+
+
+def refused_forms(chain: Chain, way: Way, *, is_pipeline: bool) -> float | None:
+    """Cost of the best split that was not worth it: what was found, else the best single cut."""
+    if len(runs_of(way.nodes)) > 1:
+        return way.cost
+    if chain.nodes < 2 or chain.blocks < 2 or chain.slices_max < 2:
+        return None
+    before = np.cumsum(chain.cost, axis=0)
+    after = np.cumsum(chain.cost[::-1], axis=0)[::-1]
+    best = np.inf
+    for edge in range(1, chain.blocks):
+        step = chain.step(edge - 1)
+        first, last = before[edge - 1][:, None], after[edge][None, :]
+        if is_pipeline:
+            ends = np.maximum(chain.enter[:, None], chain.leave[None, :])
+            total = np.maximum(np.maximum(first, last), np.maximum(step, ends))
+        else:
+            total = chain.enter[:, None] + first + step + last + chain.leave[None, :]
+        np.fill_diagonal(total, np.inf)
+        best = min(best, float(total.min()))
+    return best if np.isfinite(best) else None
+
+
+def sentence(choice: CutChoice, chain: Chain, *, is_fork: bool) -> str:
+    """Why it is so, in one sentence."""
+    shown = _shown(choice, choice.cost)
+    alone = choice.alone
+    if choice.is_split_refused:
+        node = choice.slices[0].node
+        if choice.best_split is None:
+            why = "only one node may take it" if chain.nodes > 1 else "there is no other node"
+            return f"whole on {node}, {shown}: {why}, or it cannot be cut"
+        other = _shown(choice, choice.best_split)
+        return f"whole on {node}, {shown}: splitting does not pay, the best split would be {other}"
+    nodes = ", ".join(dict.fromkeys(each.node for each in choice.slices))
+    what = f"{len(choice.slices)} slices on {nodes}"
+    what += ", heads side by side" if is_fork else ""
+    if alone is None:
+        most = max(float(chain.room_mib.max()), 0.0)
+        return (
+            f"{what}, {shown}: no node by itself may and can hold the whole model "
+            f"(the roomiest has {most:.0f} MiB)"
+        )
+    return f"{what}, {shown}: {choice.wins_by or 0.0:.0%} less than whole on {alone.node}, " + (
+        _shown(choice, alone.cost)
+    )
+
+
+def _shown(choice: CutChoice, cost: float) -> str:
+    match choice.objective:
+        case "throughput":
+            return f"{1000 / cost:.1f} answers a second" if cost > 0 else "any number of answers"
+        case "bytes":
+            return f"{cost:.0f} bytes between nodes"
+        case _:
+            return f"{cost:.1f} {choice.unit}"
+
+
+def no_way(
+    devices: Sequence[Device], chain: Chain, needed_mib: float, rules: Sequence[RangeRule]
+) -> CannotPlace:
+    """Why no way was found."""
+    for rule in rules:
+        if not any(rule.permits(each) for each in devices):
+            what = "that is trusted" if rule.is_sensitive else "that it names and is here"
+            return CannotPlace(
+                f"operators {rule.first} to {rule.last} may lie on no node {what}",
+                hint="din node label NODE trust=high, or change the range of the strategy",
+            )
+    rooms = ", ".join(
+        f"{each.name} {room:.0f}"
+        for each, room in sorted(
+            zip(devices, chain.room_mib.tolist(), strict=True), key=lambda pair: -pair[1]
+        )[:4]
+    )
+    return CannotPlace(
+        f"no way to spread the model over {chain.nodes} nodes: whole it needs {needed_mib:.0f} "
+        f"MiB, in at most {chain.slices_max} slices each {SLICE_WORDS}; free MiB: {rooms or '-'}",
+        hint="free memory, add a node, allow more slices, or take a quantised model",
+    )
+
+
+SLICE_WORDS = "with 41 MiB for its worker"
