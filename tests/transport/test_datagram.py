@@ -8,13 +8,22 @@ import socket
 import pytest
 
 from din.errors import Conflict, Unreachable
+from din.transport import datagram as module
 from din.transport.datagram import (
     DATAGRAMS_PER_TURN_MAX,
     DatagramServer,
     datagram_caller,
 )
+from din.transport.datagram_calls import SingleCalls, calls_for
 
 HOST = "127.0.0.1"
+
+
+@pytest.fixture(
+    autouse=True, params=[SingleCalls, calls_for], ids=["call for each", "call for all"]
+)
+def _calls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "calls_for", request.param)
 
 
 def test_what_is_answered_comes_back_and_the_rest_is_silence() -> None:

@@ -6,15 +6,16 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from din.errors import Conflict, DinError, Unreachable
+from din.transport.datagram_calls import (
+    DATAGRAM_BYTES_MAX,
+    DATAGRAMS_PER_TURN_MAX,
+    calls_for,
+)
 from din.transport.sockets import reason_of
 
-DATAGRAM_BYTES_MAX: Final = 256
-"""Longer ones are cut by the kernel, and then fail every check."""
-DATAGRAMS_PER_TURN_MAX: Final = 64
 RECEIVE_BUFFER_BYTES: Final = 1024 * 1024
 """A few thousand beats: a gateway that pauses for a moment loses none."""
 
@@ -28,6 +29,7 @@ class DatagramServer:
         """`receive` never raises. Raises Conflict or Unreachable when the port cannot be had."""
         self._receive = receive
         self._socket = _bound(host, port)
+        self._calls = calls_for(self._socket)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket.fileno(), self._on_readable)
         self.unsent = 0
@@ -44,24 +46,10 @@ class DatagramServer:
         self._socket.close()
 
     def _on_readable(self) -> None:
-        """First all that has come, then what is said to it, then the answers: a third of the
-        changes between the kernel and us, and the caches of both stay warm."""
-        sock, arrived = self._socket, list[tuple[bytes, Any]]()
-        # An error is nothing more now; what a sender's network says of itself is not ours.
-        with suppress(OSError):
-            for _ in range(DATAGRAMS_PER_TURN_MAX):
-                arrived.append(sock.recvfrom(DATAGRAM_BYTES_MAX))
+        """First all that has come, then what is said to it, then the answers: the caches of the
+        kernel and ours stay warm, and others get a turn before the next."""
         receive = self._receive
-        said = [(receive(datagram), source) for datagram, source in arrived]
-        for answer, source in said:
-            if answer is not None:
-                self._answer(answer, source)
-
-    def _answer(self, datagram: bytes, source: Any) -> None:
-        try:
-            self._socket.sendto(datagram, source)
-        except OSError:
-            self.unsent += 1
+        self.unsent += self._calls.answer([receive(each) for each in self._calls.receive()])
 
 
 class DatagramCaller:
