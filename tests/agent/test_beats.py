@@ -23,7 +23,7 @@ def beat_of(counter: int) -> bytes:
 
 def keys_of(answer: str = "ok") -> BeatKeys:
     encoded = encode_heartbeat_answer("draining" if answer == "draining" else "ok")
-    return BeatKeys(lambda _: encoded, lambda count: b"k" * count)
+    return BeatKeys(lambda _: encoded, lambda count: b"k" * count, {"datagram": 0})
 
 
 def test_the_gateways_answer_is_what_comes_back() -> None:

@@ -43,9 +43,14 @@ def fleet() -> Fleet:
 
 
 @pytest.fixture
-def keys(fleet: Fleet) -> BeatKeys:
+def taken() -> dict[str, int]:
+    return {"http": 0, "datagram": 0}
+
+
+@pytest.fixture
+def keys(fleet: Fleet, taken: dict[str, int]) -> BeatKeys:
     numbers = iter(range(100))
-    return BeatKeys(fleet.take, lambda count: bytes([next(numbers)]) * count)
+    return BeatKeys(fleet.take, lambda count: bytes([next(numbers)]) * count, taken)
 
 
 def test_a_known_node_is_answered_and_its_beat_reaches_the_fleet(
@@ -76,12 +81,15 @@ def test_a_key_is_given_over_tls_to_a_node_with_a_certificate_and_to_nobody_else
     assert keys.receive(BeatKey(given.beat_key).seal_beat(beat_of(1))) is None
 
 
-def test_a_replayed_or_older_beat_is_refused(keys: BeatKeys, fleet: Fleet) -> None:
+def test_a_replayed_or_older_beat_is_refused(
+    keys: BeatKeys, fleet: Fleet, taken: dict[str, int]
+) -> None:
     key = BeatKey(keys.give(NODE, 7))
     for counter in (5, 5, 4):
         keys.receive(key.seal_beat(beat_of(counter)))
     assert fleet.beats == [beat_of(5)]
     assert keys.refused["replayed"] == 2
+    assert taken == {"http": 0, "datagram": 1}
 
 
 def test_a_beat_of_an_earlier_registration_is_refused(keys: BeatKeys, fleet: Fleet) -> None:

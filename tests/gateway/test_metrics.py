@@ -100,7 +100,7 @@ def test_load_and_events_are_counted():
     metrics = GatewayMetrics()
     metrics.watch_load(lambda: 3, lambda: 2)
     metrics.count_retry()
-    metrics.count_heartbeat("datagram")
+    metrics.heartbeats["datagram"] += 1
     metrics.count_transfer("relay", "in", 100)
     metrics.count_transfer("relay", "in", 50)
     metrics.observe_scheduling(0.00003)

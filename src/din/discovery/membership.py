@@ -234,8 +234,7 @@ class Membership:
 
     def _beat(self, beat: Heartbeat) -> None:
         member = self._members.get(beat.node_id)
-        is_current = member is not None and member.profile.session == beat.session
-        if member is None or not is_current or member.status == "lost":
+        if member is None or member.profile.session != beat.session or member.status == "lost":
             self._out.append(_AGAIN)
             return
         if beat.counter > member.counter:
@@ -243,10 +242,11 @@ class Membership:
         self._out.append(_DRAINING if member.is_draining else _OK)
 
     def _accept_beat(self, member: Record, beat: Heartbeat) -> None:
-        schedule, now_ms = self._schedule, self._now_ms
-        gap_ms = now_ms - max(member.seen_ms, self._amnesty_ms)
-        missed = schedule.missed_in(gap_ms) if gap_ms > schedule.interval_ms else 0
-        member.take_beat(now_ms, beat.counter, missed, schedule.interval_ms)
+        now_ms, interval_ms, missed = self._now_ms, self._schedule.interval_ms, 0
+        if now_ms - member.seen_ms > interval_ms:
+            gap_ms = now_ms - max(member.seen_ms, self._amnesty_ms)
+            missed = self._schedule.missed_in(gap_ms)
+        member.take_beat(now_ms, beat.counter, missed, interval_ms)
         member.health = beat.health
         if member.status == "suspect":
             self._recover(member)

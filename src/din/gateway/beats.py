@@ -33,11 +33,16 @@ class BeatKeys:
     """Keys of the nodes that registered over TLS, and the last counter of each."""
 
     def __init__(
-        self, take: Callable[[bytes], bytes], random_bytes: Callable[[int], bytes]
+        self,
+        take: Callable[[bytes], bytes],
+        random_bytes: Callable[[int], bytes],
+        taken: dict[str, int],
     ) -> None:
-        """`take` is the fleet's: an encoded beat in, the encoded answer out."""
+        """`take` is the fleet's: an encoded beat in, the encoded answer out. `taken`
+        counts those that were taken, under `datagram`."""
         self._take = take
         self._random_bytes = random_bytes
+        self._taken = taken
         self._keys: dict[bytes, _Key] = {}
         self.port = 0
         """Where datagrams are heard; 0 = nowhere, and no keys are given."""
@@ -82,6 +87,7 @@ class BeatKeys:
         except DinError:
             return self._refuse("malformed")
         known.counter = counter
+        self._taken["datagram"] += 1
         return known.key.seal_answer(answer, beat)
 
     def _refuse(self, reason: str) -> None:

@@ -253,7 +253,7 @@ class GatewayService:
     def heartbeat(self, body: bytes, peer: Peer) -> bytes:
         """See ControlService."""
         gateway = self._gateway
-        gateway.effects.metrics.count_heartbeat("http")
+        gateway.effects.metrics.heartbeats["http"] += 1
         return gateway.fleet.heartbeat(body, partial(gateway.roll.check_claim, peer))
 
     # Models.

@@ -111,7 +111,9 @@ class Gateway:
             report=effects.report,
             is_out=self.roll.is_revoked,
         )
-        self.beats = BeatKeys(self._take_beat, effects.random.randbytes)
+        self.beats = BeatKeys(
+            self.fleet.heartbeat, effects.random.randbytes, effects.metrics.heartbeats
+        )
         self.relay = Relay(
             loop, effects.gateway_id, self.links, self.fleet.name_of, effects.result_bytes_max
         )
@@ -197,10 +199,6 @@ class Gateway:
             self.fleet.left(node_id, session, "was revoked")
         self.effects.report("node revoked", node=name, id=node_id)
         return RevokedView(node_id=node_id, name=name, is_new=is_new)
-
-    def _take_beat(self, beat: bytes) -> bytes:
-        self.effects.metrics.count_heartbeat("datagram")
-        return self.fleet.heartbeat(beat)
 
     def _request_tools(self) -> RequestTools:
         # Numbers that nodes cannot remember, whichever gateway with this id they knew before: one

@@ -8,7 +8,7 @@ measured has no sample.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -83,8 +83,9 @@ class GatewayMetrics:
     def _define_events(self) -> None:
         own = self.registry
         self._retries = Counter("din_retries", "Attempts after the first.", registry=own)
-        self._heartbeats: dict[str, int] = {"http": 0, "datagram": 0}
-        own.register(_Counts("din_heartbeats", "Heartbeats taken.", "way", self._heartbeats))
+        self.heartbeats: dict[str, int] = {"http": 0, "datagram": 0}
+        """How many were taken, by the way they came. Whoever takes one counts it."""
+        own.register(_Counts("din_heartbeats", "Heartbeats taken.", "way", self.heartbeats))
         self._transfer = Counter(
             "din_transfer_bytes", "Tensor bytes by path.", ["path", "direction"], registry=own
         )
@@ -161,10 +162,6 @@ class GatewayMetrics:
     def count_retry(self) -> None:
         """One more attempt."""
         self._retries.inc()
-
-    def count_heartbeat(self, way: Literal["http", "datagram"]) -> None:
-        """One heartbeat was taken."""
-        self._heartbeats[way] += 1
 
     def count_restart(self, node: str) -> None:
         """A worker of the node died and was started again."""

@@ -25,8 +25,9 @@ from din.errors import TooLarge, UsageError
 from din.wire.tlv import Buffer
 
 FORMAT: Final = 1
-BEAT: Final = struct.Struct(">BBHQIIIHIHIhH")
+BEAT: Final = struct.Struct(">BBH8sIIIHIHIhH")
 BEAT_BYTES_MAX: Final = 64
+NODE_ID_BYTES: Final = 8
 ANSWER: Final = struct.Struct(">BB")
 CONTENT_TYPE: Final = "application/octet-stream"
 
@@ -82,7 +83,7 @@ def encode_heartbeat(beat: Heartbeat) -> bytes:
         FORMAT,
         _source_number(health.utilization_source),
         measured,
-        _node_number(beat.node_id),
+        _node_bytes(beat.node_id),
         _u32("session", beat.session),
         _u32("counter", beat.counter),
         _u32("queue_length", health.queue_length),
@@ -124,7 +125,7 @@ def decode_heartbeat(body: Buffer) -> Heartbeat:
         power_w=_tenths(_POWER, power, 0.0, POWER_W_MAX) if measured & _POWER else None,
         queue_length=queue_length,
     )
-    return Heartbeat(NodeId(f"{node:016x}"), session, counter, health)
+    return Heartbeat(NodeId(node.hex()), session, counter, health)
 
 
 def encode_heartbeat_answer(answer: HeartbeatAnswer) -> bytes:
@@ -160,14 +161,14 @@ def _u32(field: str, value: int) -> int:
     return value
 
 
-def _node_number(node_id: str) -> int:
+def _node_bytes(node_id: str) -> bytes:
     try:
-        number = int(node_id, 16)
+        node = bytes.fromhex(node_id)
     except ValueError:
-        number = -1
-    if len(node_id) != 16 or f"{number:016x}" != node_id:
+        node = b""
+    if len(node) != NODE_ID_BYTES or node.hex() != node_id:
         raise UsageError(f"node id {node_id!r} is not 16 lowercase hex digits")
-    return number
+    return node
 
 
 def _source_number(source: str | None) -> int:
