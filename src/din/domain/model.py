@@ -80,6 +80,10 @@ class Slice(Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     is_sensitive: bool = False
     """Only for nodes to which the gateway gave the label `trust: high`."""
+    nodes: tuple[str, ...] = ()
+    """Names or ids: only these may hold it; empty = any."""
+    not_nodes: tuple[str, ...] = ()
+    """Names or ids: these may not."""
 
     @property
     def is_sealed(self) -> bool:

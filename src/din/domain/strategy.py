@@ -198,6 +198,12 @@ def faults_of(strategy: Strategy) -> Iterator[Fault]:
             "the partition points say already where the model is cut",
             "leave one of the two out",
         )
+    if strategy.precision in ("fp16", "uint8"):
+        yield Fault(
+            ("precision",),
+            f"no encoding {strategy.precision} of tensors between slices is there yet",
+            'use "exact", or "auto" to take one when there is',
+        )
     yield from _slice_faults(strategy)
     yield from _range_faults(strategy)
     yield from _tile_faults(strategy)

@@ -48,16 +48,23 @@ def build_partition(
 
 def marked_private(partition: Partition, private: str) -> Partition:
     """With `first-last`, the parts from which inputs or answers could be read stay on trusted
-    nodes: the first and the last slice, and the adapters, which see photos and boxes."""
-    if private != "first-last":
-        return partition
-    last = max((part.index for part in partition.slices if part.kind == "model"), default=0)
+    nodes: the first and the last slice. An adapter sees the same as the slices beside it, so it is
+    sensitive when one of them is."""
+    sensitive = {part.index for part in partition.slices if part.is_sensitive}
+    if private == "first-last":
+        sensitive.add(0)
+        models = (part.index for part in partition.slices if part.kind == "model")
+        sensitive.add(max(models, default=0))
+    kinds = {part.index: part.kind for part in partition.slices}
+    marked = set(sensitive)
+    for edge in partition.adapted_edges:
+        ends = (edge.producer, *edge.consumers)
+        if sensitive.intersection(ends):
+            marked.update(each for each in ends if kinds.get(each, "model") != "model")
     return msgspec.structs.replace(
         partition,
         slices=tuple(
-            msgspec.structs.replace(part, is_sensitive=True)
-            if part.kind != "model" or part.index in (0, last)
-            else part
+            msgspec.structs.replace(part, is_sensitive=True) if part.index in marked else part
             for part in partition.slices
         ),
     )

@@ -120,6 +120,21 @@ def _key_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
     return Words("no certificate", "one, to be granted the key", f"slice {part.name!r} is sealed")
 
 
+def _may_have(table: FleetTable, part: Slice, limit: float) -> Flags:
+    if not (part.nodes or part.not_nodes):
+        return np.ones(table.size, dtype=np.bool_)
+    flags = ~table.named(frozenset(part.not_nodes))
+    return flags & table.named(frozenset(part.nodes)) if part.nodes else flags
+
+
+def _nodes_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
+    kept_off = {table.name(row), table.node_id(row)} & set(part.not_nodes)
+    if kept_off:
+        return Words("", f"kept off node {min(kept_off)}")
+    nodes = "nodes" if len(part.nodes) > 1 else "node"
+    return Words("", f"pinned to {nodes} {', '.join(part.nodes)}")
+
+
 def _memory_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
     free = float(table.memory_mib_free[row])
     reserved = float(table.memory_mib_reserved[row])
@@ -161,6 +176,7 @@ CHECKS: Final[dict[ConstraintName, Check]] = {
     "key": Check(
         lambda table, part, limit: table.met_by(Wish(is_sealed=part.is_sealed)), _key_words
     ),
+    "nodes": Check(_may_have, _nodes_words),
     "memory": Check(
         lambda table, part, limit: table.memory_mib_room[: table.size] >= part.memory_mib,
         _memory_words,

@@ -18,6 +18,7 @@ from din.placement.policy import Constraint, Policy
 from din.placement.score import Outlook
 from din.placement.table import FleetTable, Rows, table_of
 
+NODES_SHOWN_MAX: Final = 8
 REJECTIONS_MAX: Final = 10_000
 """Rejections in one explanation; a larger fleet is asked about with `rejection_counts`."""
 
@@ -206,6 +207,8 @@ def _example(alike: Sequence[Rejection], is_slice_named: bool) -> str:
     first, is_one = alike[0], len(alike) == 1
     slice_words = f"slice {first.slice_index}: " if is_slice_named else ""
     nodes = ", ".join(each.node for each in alike)
+    if first.constraint == "nodes":
+        return f"{slice_words}{nodes}: {first.required}"
     verb = (
         ("is" if is_one else "are") if first.constraint == "status" else "has" if is_one else "have"
     )
@@ -234,6 +237,12 @@ def _hint(part: Slice, table: FleetTable, counts: Sequence[RejectionCount]) -> s
         return (
             f"the nodes offer {', '.join(offered) or 'no backend'}; name one of these in "
             f"`backend_map`, or start a node that has {part.backend}"
+        )
+    if part.nodes and not table.named(frozenset(part.nodes))[table.rows()].any():
+        known = (table.name(row) for row in table.rows().tolist())
+        return (
+            f"slice {part.name!r} is pinned to {', '.join(part.nodes)}, which has not joined; "
+            f"the nodes here are {', '.join(sorted(known)[:NODES_SHOWN_MAX])}"
         )
     if "device_type" in names and part.device_type is not None:
         words = _device_type_hint(part.device_type, table)

@@ -52,6 +52,7 @@ class FleetTable:
         self._nodes: list[FleetNode | None] = []
         self._free: list[int] = []
         self._eligible: OrderedDict[Wish, tuple[int, Flags]] = OrderedDict()
+        self._named: OrderedDict[frozenset[str], tuple[int, Flags]] = OrderedDict()
         self.status = np.full(capacity, _EMPTY, dtype=np.uint8)
         self.kind = np.zeros(capacity, dtype=np.int32)
         self.generation = np.zeros(capacity, dtype=np.uint32)
@@ -193,6 +194,21 @@ class FleetTable:
     def met_by(self, wish: Wish) -> Flags:
         """Per row whether the node's kind meets a wish; rows that are empty may say anything."""
         return self.capabilities.fits(wish)[self.kind[: self.size]]
+
+    def named(self, words: frozenset[str]) -> Flags:
+        """Per row whether the node has one of these names or ids; do not write into it."""
+        found = self._named.get(words)
+        if found is not None and found[0] == self.version:
+            return found[1]
+        flags = np.zeros(self.size, dtype=np.bool_)
+        for row, node in enumerate(self._nodes):
+            if node is not None:
+                flags[row] = node.profile.name in words or node.profile.node_id in words
+        self._named[words] = (self.version, flags)
+        self._named.move_to_end(words)
+        if len(self._named) > ELIGIBLE_CACHED_MAX:
+            self._named.popitem(last=False)
+        return flags
 
     def eligible(self, wish: Wish) -> Flags:
         """Per row whether the node is ready and of a kind that meets the wish. Kept until

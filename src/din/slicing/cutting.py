@@ -28,6 +28,8 @@ class Boundaries:
 
     nbytes: list[int]
     splits: list[int]
+    tensors: list[int]
+    """Values made by operators that cross."""
     is_open: list[bool]
     """False where something crosses that cannot travel."""
 
@@ -36,7 +38,7 @@ def boundaries_of(graph: OperatorGraph, sizes: Sizes) -> Boundaries:
     """Sweep over all boundaries in the order of the dynamic operators."""
     count = len(graph.dynamic)
     place = {each.index: position for position, each in enumerate(graph.dynamic)}
-    nbytes, splits, closed = ([0] * (count + 1) for _ in range(3))
+    nbytes, splits, tensors, closed = ([0] * (count + 1) for _ in range(4))
     for name, reading in graph.readers.items():
         maker = graph.producer.get(name)
         if graph.is_fixed(name):
@@ -48,10 +50,12 @@ def boundaries_of(graph: OperatorGraph, sizes: Sizes) -> Boundaries:
         _add(nbytes, start, end, sizes.shapes.estimate(name))
         _add(closed, start, end, int(word_of(kind) is None))
         if maker is not None:
+            _add(tensors, start, end, 1)
             _add(splits, start, end, int(_is_quantised_pair(graph, maker, reading)))
     return Boundaries(
         nbytes=list(accumulate(nbytes)),
         splits=list(accumulate(splits)),
+        tensors=list(accumulate(tensors)),
         is_open=[total == 0 for total in accumulate(closed)],
     )
 

@@ -107,13 +107,7 @@ def backends_by_ranges(graph: OperatorGraph, ranges: dict[str, str]) -> dict[int
     backend_of: dict[int, str] = {}
     owner: dict[int, str] = {}
     for words, backend in ranges.items():
-        starts, ends = _ends_of(graph, words)
-        start, end = min(starts), max(ends)
-        if start > end:
-            raise BadStrategy(
-                f"backend range {words!r} ends before it begins",
-                hint="write the earlier part of the graph first",
-            )
+        start, end = places_of(graph, words, "backend range")
         for each in graph.dynamic[start : end + 1]:
             if each.index in owner:
                 raise BadStrategy(
@@ -134,7 +128,19 @@ def backends_by_ranges(graph: OperatorGraph, ranges: dict[str, str]) -> dict[int
     return backend_of
 
 
-def _ends_of(graph: OperatorGraph, words: str) -> tuple[list[int], list[int]]:
+def places_of(graph: OperatorGraph, words: str, kind: str) -> tuple[int, int]:
+    """First and last place of a range "from:to" among the dynamic operators. Raises BadStrategy."""
+    starts, ends = _ends_of(graph, words, kind)
+    start, end = min(starts), max(ends)
+    if start > end:
+        raise BadStrategy(
+            f"{kind} {words!r} ends before it begins",
+            hint="write the earlier part of the graph first",
+        )
+    return start, end
+
+
+def _ends_of(graph: OperatorGraph, words: str, kind: str) -> tuple[list[int], list[int]]:
     """Places that the two halves of a range match; names may hold colons, so each is tried."""
     halves = [(words[:at], words[at + 1 :]) for at, sign in enumerate(words) if sign == ":"]
     for first, last in (*halves, (words, words)):
@@ -144,7 +150,7 @@ def _ends_of(graph: OperatorGraph, words: str) -> tuple[list[int], list[int]]:
     first, last = halves[0] if halves else (words, words)
     missing = last if _matching(graph, first) else first
     raise BadStrategy(
-        f"backend range {words!r}: no operator's name begins with {missing!r}",
+        f"{kind} {words!r}: no operator's name begins with {missing!r}",
         hint=f"names of this graph are such as {nearest(missing, (e.name for e in graph.dynamic))}",
     )
 
@@ -162,20 +168,6 @@ def _begins(operator: Operator, prefix: str) -> bool:
         if head.startswith(wanted) and not head[len(wanted) : len(wanted) + 1].isalnum():
             return True
     return False
-
-
-def slices_by_backends(graph: OperatorGraph, backend_of: dict[int, str]) -> dict[int, int]:
-    """Slice of each dynamic operator when only the change of backend cuts."""
-    slice_of: dict[int, int] = {}
-    number = 0
-    before: str | None = None
-    for each in graph.dynamic:
-        backend = backend_of[each.index]
-        if before is not None and backend != before:
-            number += 1
-        before = backend
-        slice_of[each.index] = number
-    return slice_of
 
 
 def backends_of_slices(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 import msgspec
 from onnx import ModelProto
@@ -21,26 +20,18 @@ from din.domain.model import (
 )
 from din.domain.strategy import SliceSetting, check_strategy
 from din.domain.tensor import TENSORS_MAX, TensorSpec
-from din.errors import BadModel, BadStrategy
-from din.slicing.cutting import SLICES_MAX, slices_by_memory, splits_quantised
+from din.errors import BadModel
+from din.slicing.assignment import BACKEND_DEFAULT, assign
+from din.slicing.cutting import splits_quantised
 from din.slicing.elements import signature_of, spec_of
 from din.slicing.emission import emit
 from din.slicing.identity import slice_id_of, stamp, strategy_hash_of
 from din.slicing.operators import OperatorGraph, read_operators
 from din.slicing.parts import Part, cut_facts, divide
-from din.slicing.points import (
-    backends_by_ranges,
-    backends_of_slices,
-    slices_by_assignment,
-    slices_by_backends,
-    slices_by_points,
-)
 from din.slicing.shapes import Shapes, infer
 from din.slicing.sizes import Sizes, sizes_of
 from din.slicing.source import override_shapes, read_model, settle_inputs
 from din.slicing.table import cut_table
-
-BACKEND_DEFAULT: Final = "onnxruntime"
 
 
 @dataclass(frozen=True)
@@ -118,10 +109,9 @@ def slice_model(data: bytes, request: CarveRequest, din_version: str) -> Sliced:
     try:
         check_strategy(request.strategy)
         found = analyse(data, request.input_shapes)
-        slice_of, backends = _assign(found, request)
-        count = max(slice_of.values(), default=0) + 1
-        _check_count(count, len(request.strategy.slices))
-        parts, edges = divide(found.graph, found.shapes, slice_of, count)
+        assigned = assign(found.graph, found.sizes, request)
+        count = len(assigned.settings)
+        parts, edges = divide(found.graph, found.shapes, assigned.slice_of, count)
         facts = {
             "parent_sha256": found.source_sha256,
             "slice.count": str(count),
@@ -129,8 +119,7 @@ def slice_model(data: bytes, request: CarveRequest, din_version: str) -> Sliced:
             "din_version": din_version,
         }
         files = tuple(_file_of(found, part, facts) for part in parts)
-        settings = _settings(request.strategy.slices, backends, count)
-        slices = tuple(map(partial(_slice, found), parts, files, settings))
+        slices = tuple(map(partial(_slice, found), parts, files, assigned.settings))
         answer = _answer(found, slices, edges)
         return Sliced(answer, {each.artifact.sha256: each.data for each in files})
     except UnicodeError as error:
@@ -151,53 +140,6 @@ def _check_signature(graph: OperatorGraph) -> None:
                 f"the model has {len(names)} {side}; the limit is {TENSORS_MAX}",
                 hint="stack them into fewer tensors, or split the model",
             )
-
-
-def _check_count(count: int, described: int) -> None:
-    if count > SLICES_MAX:
-        raise BadStrategy(
-            f"the strategy makes {count} slices, more than {SLICES_MAX}",
-            hint="use fewer partition points",
-        )
-    if described > count:
-        raise BadStrategy(
-            f"the strategy describes {described} slices, its partition points make {count}",
-            hint="describe at most one slice more than there are partition points",
-        )
-
-
-def _assign(found: Analysed, request: CarveRequest) -> tuple[dict[int, int], dict[int, str]]:
-    """Slice by dynamic operator, backend by slice."""
-    graph = found.graph
-    asked = request.strategy
-    if request.assignment:
-        return slices_by_assignment(graph, request.assignment), {}
-    if asked.type != "graph_partition" or asked.ranges or asked.precision != "exact":
-        raise BadStrategy("only partition points and backend ranges are cut here")
-    backend_of = backends_by_ranges(graph, asked.backend_map) if asked.backend_map else {}
-    if asked.partition_points:
-        slice_of = slices_by_points(graph, asked.partition_points)
-    elif backend_of:
-        slice_of = slices_by_backends(graph, backend_of)
-    elif request.memory_mib_max is not None:
-        slice_of = slices_by_memory(graph, found.sizes, request.memory_mib_max)
-    else:
-        slice_of = {each.index: 0 for each in graph.dynamic}
-    backends = backends_of_slices(graph, slice_of, backend_of) if backend_of else {}
-    return slice_of, backends
-
-
-def _settings(
-    given: tuple[SliceSetting, ...], backends: dict[int, str], count: int
-) -> list[SliceSetting]:
-    """The setting of each slice, with name and backend filled in."""
-    settled: list[SliceSetting] = []
-    for index in range(count):
-        setting = given[index] if index < len(given) else SliceSetting()
-        backend = setting.backend or backends.get(index, BACKEND_DEFAULT)
-        name = setting.name or f"slice-{index}"
-        settled.append(msgspec.structs.replace(setting, name=name, backend=backend))
-    return settled
 
 
 def _file_of(found: Analysed, part: Part, facts: dict[str, str]) -> _File:
@@ -235,6 +177,8 @@ def _slice(found: Analysed, part: Part, file: _File, setting: SliceSetting) -> S
         device_type=setting.device_type,
         labels=setting.labels,
         is_sensitive=setting.sensitive,
+        nodes=setting.nodes,
+        not_nodes=setting.not_nodes,
     )
 
 

@@ -1,0 +1,41 @@
+"""Which parts see what nobody else may see."""
+
+from __future__ import annotations
+
+import pytest
+from gateway_fakes import part_of
+from msgspec.structs import replace
+
+from din.domain.model import GATEWAY, Edge, Partition
+from din.gateway.partition import marked_private
+
+RAW = (Edge("x", GATEWAY, (0,)), Edge("a", 0, (1,)), Edge("b", 1, (2,)), Edge("y", 2, (GATEWAY,)))
+ADAPTED = (
+    Edge("photo", GATEWAY, (3,)),
+    Edge("x", 3, (0,)),
+    Edge("a", 0, (1,)),
+    Edge("b", 1, (2,)),
+    Edge("y", 2, (4,)),
+    Edge("din.context", 3, (4,)),
+    Edge("boxes", 4, (GATEWAY,)),
+)
+
+
+@pytest.mark.parametrize(
+    ("sensitive", "private", "found"),
+    [
+        ((), "", ()),
+        ((), "first-last", (0, 2, 3, 4)),
+        ((0,), "", (0, 3)),
+        ((1,), "", (1,)),
+        ((2,), "", (2, 4)),
+    ],
+)
+def test_an_adapter_is_as_sensitive_as_the_slices_beside_it(sensitive, private, found):
+    kinds = ("model", "model", "model", "before", "after")
+    slices = tuple(
+        replace(part_of(index, ADAPTED), kind=kind, is_sensitive=index in sensitive)
+        for index, kind in enumerate(kinds)
+    )
+    marked = marked_private(Partition(slices=slices, edges=RAW, adapted_edges=ADAPTED), private)
+    assert tuple(each.index for each in marked.slices if each.is_sensitive) == found
