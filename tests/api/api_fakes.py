@@ -211,6 +211,7 @@ class FakeControl:
         self.drained: list[tuple[str, bool, bool]] = []
         self.revoked: list[str] = []
         self.deregistered: list[tuple[str, int]] = []
+        self.deregistered_by: list[tuple[str, str, int]] = []
         self.watching = 0
 
     def gateway_view(self) -> GatewayView:
@@ -279,8 +280,11 @@ class FakeControl:
             raise Conflict("node name edge-1 is taken", hint="give --name")
         return b"hello " + peer.address.encode() + b" " + body
 
-    def deregister_node(self, node_id: str, session: int, peer: Peer | None) -> None:
+    def deregister_node(self, node_id: str, session: int, peer: Peer) -> None:
         self.deregistered.append((node_id, session))
+
+    async def remove_node(self, name_or_id: str, session: int, caller: Caller) -> None:
+        self.deregistered_by.append((caller.name, name_or_id, session))
 
     def heartbeat(self, body: bytes, peer: Peer) -> bytes:
         if body == b"bad":

@@ -354,6 +354,17 @@ def test_nodes_of_this_machine_need_no_key(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
+def test_a_key_that_sends_a_node_away_is_named(tmp_path: Path) -> None:
+    async def story(play: Play) -> None:
+        made = await play.desk.key("nodes:write")
+        asked = ("DELETE", "/api/v1/nodes/edge-1?session=7")
+        assert (await play.ask(asked, made.key)).status == 204
+        assert play.world.control.deregistered_by == [(made.view.id, "edge-1", 7)]
+        assert play.world.control.deregistered == []
+
+    play(tmp_path, story)
+
+
 def test_a_key_is_no_node(tmp_path: Path) -> None:
     async def story(play: Play) -> None:
         key = (await play.desk.key("admin")).key

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from gateway_fakes import chain_of
 from gateway_play import NOW_MS, PEER, GatewayPlay
 from stories import Story, perform
 
+from din.domain.trust import Caller
 from din.errors import Conflict, NotFound, UsageError
+from din.gateway.control import GatewayService
 
 
 @pytest.fixture
@@ -109,6 +112,47 @@ def test_goodbye_of_an_older_session_is_a_conflict_and_of_a_stranger_not_found(r
         with pytest.raises(NotFound):
             play.service.deregister_node("f" * 16, 1, PEER)
         assert play.service.inspect_node("node-1").status == "ready"
+
+    run(story)
+
+
+class Written:
+    """Stands for the audit log: who did what to whom, and from where."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, str, str, str]] = []
+
+    def note(self, caller: Caller, what: str, target: str = "") -> None:
+        self.lines.append((caller.kind, caller.name, caller.address, what, target))
+
+    @asynccontextmanager
+    async def change(
+        self, caller: Caller, what: str, target: str, **_: object
+    ) -> AsyncGenerator[None]:
+        self.note(caller, what, target)
+        yield
+
+
+def test_the_record_names_who_sent_a_node_away_and_the_node_by_its_id(run):
+    async def story(play: GatewayPlay) -> None:
+        written, key = Written(), Caller(kind="key", name="0badcafe", address="10.0.0.9")
+        service = GatewayService(
+            play.gateway, cluster="test", discovery_mode="unicast", state="/", audit=written
+        )
+        first, second = play.add(), play.add()
+        first_id, second_id = first.node_id, second.node_id
+        await service.remove_node("node-1", first.session, key)
+        service.deregister_node("node-2", second.session, PEER)
+        await service.undrain_node("node-2", key)
+        assert written.lines == [
+            ("key", "0badcafe", "10.0.0.9", "node.remove", first_id),
+            ("node", second_id, PEER.address, "node.leave", second_id),
+            ("key", "0badcafe", "10.0.0.9", "node.undrain", second_id),
+        ]
+        assert {each.reason for each in service.list_nodes().items} == {
+            "was removed",
+            "was stopped",
+        }
 
     run(story)
 

@@ -85,9 +85,11 @@ class ControlRoutes:
                 "the query names no session", hint="add ?session=N with the node's own session"
             )
         session = number_of(request.query_params["session"], "session", 0, 2**32 - 1, 0)
-        is_operator = caller_of_request(request).kind == "key"
-        peer = None if is_operator else peer_of_request(request)
-        self._control.deregister_node(_node_of(request), session, peer)
+        caller = caller_of_request(request)
+        if caller.kind == "key":
+            await self._control.remove_node(_node_of(request), session, caller)
+        else:
+            self._control.deregister_node(_node_of(request), session, peer_of_request(request))
         return Response(status_code=204)
 
     async def drain(self, request: Request) -> Response:

@@ -242,13 +242,18 @@ class GatewayService:
             answer = self._gateway.beats.offered(answer, peer, node_id, session)
         return encode_answer(answer)
 
-    def deregister_node(self, node_id: str, session: int, peer: Peer | None) -> None:
+    def deregister_node(self, node_id: str, session: int, peer: Peer) -> None:
         """See ControlService."""
-        if peer is not None:
-            member = self._gateway.fleet.find(node_id)
-            self._gateway.roll.check_claim(peer, member.profile.node_id)
-        self._gateway.fleet.left(node_id, session)
-        self._note("node.leave", node_id, "")
+        known_id = self._gateway.fleet.find(node_id).profile.node_id
+        self._gateway.roll.check_claim(peer, known_id)
+        self._gateway.fleet.left(known_id, session)
+        self._note("node.leave", known_id, peer.address)
+
+    async def remove_node(self, name_or_id: str, session: int, caller: Caller) -> None:
+        """See ControlService."""
+        node_id = self._gateway.fleet.find(name_or_id).profile.node_id
+        async with self._change(caller, "node.remove", node_id):
+            self._gateway.fleet.left(node_id, session, "was removed")
 
     def heartbeat(self, body: bytes, peer: Peer) -> bytes:
         """See ControlService."""

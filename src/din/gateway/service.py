@@ -161,9 +161,12 @@ class ControlService(Protocol):
         the node."""
         ...
 
-    def deregister_node(self, node_id: str, session: int, peer: Peer | None) -> None:
-        """A node says good-bye; without a peer an operator says it. Raises NotFound, Denied, or
-        Conflict when a newer session lives."""
+    def deregister_node(self, node_id: str, session: int, peer: Peer) -> None:
+        """A node says good-bye. Raises NotFound, Denied, or Conflict when a newer session lives."""
+        ...
+
+    async def remove_node(self, name_or_id: str, session: int, caller: Caller) -> None:
+        """An operator says it for a node. Raises NotFound or Conflict."""
         ...
 
     def heartbeat(self, body: bytes, peer: Peer) -> bytes:
