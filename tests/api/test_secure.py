@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
+from asyncio import sslproto
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -17,6 +19,7 @@ from din.api import secure as module
 from din.api.admission import Admission, Rules
 from din.api.app import build_app
 from din.api.limits import FrontLimits
+from din.api.secure import READ_BYTES
 from din.api.serve import Secure, bind, serve
 from din.api.turn import Front
 from din.api.turns import Turns
@@ -282,6 +285,17 @@ def test_strangers_that_stay_cost_those_who_are_known_nothing(tmp_path: Path) ->
         assert await status(node, "POST", "/api/v1/heartbeat") == 200
 
     in_hall(tmp_path, story, FrontLimits(strangers_max=3))
+
+
+def test_a_connection_holds_no_more_to_read_into_than_the_limit(tmp_path: Path) -> None:
+    async def story(hall: Hall) -> None:
+        clients = [await hall.client() for _ in range(2)]
+        assert [await status(each, "GET", "/v2/health/live") for each in clients] == [200, 200]
+        seen = [each for each in gc.get_objects() if isinstance(each, sslproto.SSLProtocol)]
+        assert len(seen) >= len(clients)
+        assert {len(each._ssl_buffer) for each in seen} == {READ_BYTES}
+
+    in_hall(tmp_path, story)
 
 
 def test_no_key_and_no_node_takes_all_connections(tmp_path: Path) -> None:
