@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -119,7 +119,3 @@ class TraceBook:
                 hint=f"the last {TRACES_KEPT_MAX} are kept; see `din trace list`",
             )
         return found[0].drawn()
-
-    def _seen_by(self, caller: Caller) -> Iterator[_Kept]:
-        kept = reversed(self._traces.values())
-        return (each for each in kept if owns(caller, each.outcome.tenant))
