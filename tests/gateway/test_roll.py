@@ -203,8 +203,7 @@ def test_two_machines_that_join_at_once_under_one_name_get_two(tmp_path: Path) -
             desk.roll.bind(NODE_ID, BOUND), desk.roll.bind(OTHER_ID, Binding(OTHER_KEY, "edge-1"))
         )
         for roll in (desk.roll, await reread(desk)):
-            assert roll.find("edge-1") == NODE_ID
-            assert roll.find("edge-1-0000") == OTHER_ID
+            assert roll.names() == {NODE_ID: "edge-1", OTHER_ID: "edge-1-0000"}
 
     at_desk(tmp_path, story)
 

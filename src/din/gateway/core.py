@@ -137,6 +137,10 @@ class Gateway:
         self.traces = TraceBook(self.fleet.name_of, effects.wall_clock_iso)
         self.dispatch = Dispatch(loop, self.models, self._request_tools())
         self._tasks: set[asyncio.Task[None]] = set()
+        self._connect()
+
+    def _connect(self) -> None:
+        """Who tells whom."""
         self.fleet.connect(self)
         self.links.connect(self.relay, self.direct, self)
         self.models.connect(self.deployer)
