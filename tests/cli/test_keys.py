@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from din.cli import root
@@ -154,6 +155,10 @@ def test_the_audit_log_is_asked_by_time_who_and_what(fake: FakeGateway, run: Run
     ):
         assert part in path
     assert "until" not in path
+    fact = msgspec.structs.replace(ENTRY.entry, target="ab" * 8, after={"name": "edge-1"})
+    entry = msgspec.structs.replace(ENTRY, entry=fact)
+    fake.routes["GET", "/api/v1/audit"] = document(AuditList(items=(entry,)))
+    assert f"{'ab' * 8} (edge-1)" in run("audit", "list").stdout
     assert run("audit", "list", "--since", "yesterday").exit_code == 2
     assert run("audit", "list", "--since", "90x").exit_code == 2
 

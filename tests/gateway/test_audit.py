@@ -227,6 +227,14 @@ def test_queries_by_time_who_what_and_target(tmp_path: Path) -> None:
         assert len(await facts(log, who="0badcafe")) == 3
         assert len(await facts(log, who="stranger")) == 1
         assert len(await facts(log, target="faces")) == 2
+        named = {"name": "edge-1"}
+        async with log.change(ADMIN, "node.label", "ab" * 8, after=named):
+            pass
+        async with log.change(ADMIN, "node.revoke", "ab" * 8, before=named):
+            pass
+        assert len(await facts(log, target="edge-1")) == len(await facts(log, target="ab" * 8)) == 2
+        async with log.change(STRANGER, "model.register", "b"):
+            pass
         assert [each.target for each in await facts(log, limit=1)] == ["b"]
 
     audited(tmp_path, story)

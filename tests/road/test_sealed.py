@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from din.client import Client
 from din.gateway.vault import Vault
 from din.transport.membership import EnrolOrder
 from din.trust.grants import data_key_of
@@ -124,9 +125,30 @@ def test_without_a_trusted_node_the_model_waits_and_says_what_is_missing(network
     assert (labelled.returncode, "trust=high" in labelled.stderr) == (0, True), labelled.stderr
     with network.client() as client:
         wait_for("it is placed", lambda: client.model("secret").state == "ready", 60)
+        the_middle_is_elsewhere(network, client)
         network.din("node", "label", "home", "trust-")
         wait_for("it left", lambda: not client.node("home").slices, 60)
         assert client.model("secret").state == "degraded"
+
+
+def the_middle_is_elsewhere(network: Network, client: Client) -> None:
+    """What others may hold leaves the node at home, the ends never do, and the plan says so."""
+    drained = network.din("node", "drain", "home")
+    assert drained.returncode == 3, drained.stdout + drained.stderr
+    away = [set(), {"away"}, set()]
+    wait_for("the middle has moved", lambda: [
+        {each.node for each in part.replicas} - {"home"} for part in client.model("secret").slices
+    ] == away, 60)  # fmt: skip
+    plan = network.din("plan", "secret")
+    for words in ("trust: low", "trust: high", "the sensitive slices"):
+        assert words in plan.stdout + plan.stderr
+    x = np.zeros((1, 8), np.float32)
+    answer = wait_for("it answers so", lambda: client.infer("secret", {"x": x}), 30)
+    assert [each.node for each in answer.execution_trace] == ["home", "away", "home"]
+    row = np.frombuffer(MARKER.ljust(32, b"."), np.float32)
+    np.testing.assert_array_equal(answer.outputs["y"][0], x[0] + row + row + row)
+    undrained = network.din("node", "undrain", "home")
+    assert undrained.returncode == 0, undrained.stderr
 
 
 def test_a_machine_that_joins_believes_this_gateways_signature_and_takes_its_grants(

@@ -14,7 +14,7 @@ from din.cli.display import Column, show, show_document, show_facts
 from din.cli.frame import Command, gateway_option, output_option, say
 from din.cli.quantities import parse_duration_s
 from din.client.client import decode_answer
-from din.domain.audit import AuditCheck, AuditEntry, AuditList
+from din.domain.audit import AuditCheck, AuditEntry, AuditFact, AuditList
 from din.errors import Conflict, UsageError
 
 LIMIT_MAX: Final = 1_000
@@ -23,13 +23,18 @@ COLUMNS: Final[tuple[Column[AuditEntry], ...]] = (
     Column("WHO", lambda each: f"{each.entry.kind} {each.entry.who}".strip()),
     Column("FROM", lambda each: each.entry.address),
     Column("WHAT", lambda each: each.entry.what),
-    Column("TARGET", lambda each: each.entry.target),
+    Column("TARGET", lambda each: _target(each.entry)),
     Column("OUTCOME", lambda each: each.entry.outcome),
     Column("TENANT", lambda each: each.entry.tenant, is_wide=True),
     Column("BEFORE", lambda each: _brief(each.entry.before), is_wide=True),
     Column("AFTER", lambda each: _brief(each.entry.after), is_wide=True),
     Column("SEQ", lambda each: str(each.seq), is_wide=True, is_number=True),
 )
+
+
+def _target(fact: AuditFact) -> str:
+    is_named = fact.name not in ("", fact.target)
+    return f"{fact.target} ({fact.name})".lstrip() if is_named else fact.target
 
 
 def _brief(facts: dict[str, object]) -> str:
@@ -49,7 +54,7 @@ def _brief(facts: dict[str, object]) -> str:
 @click.option("--until", metavar="TIME", help="Before then, likewise.")
 @click.option("--who", metavar="ID", help="Key id, node id, or local, stranger, gateway.")
 @click.option("--what", metavar="WORD", help="Such as model, key.revoke, access.refuse.")
-@click.option("--target", metavar="NAME", help="What was changed.")
+@click.option("--target", metavar="NAME", help="What was changed, by name or id.")
 @click.option("--limit", type=click.IntRange(1, LIMIT_MAX), default=100, show_default=True)
 @gateway_option
 @output_option

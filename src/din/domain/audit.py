@@ -26,6 +26,11 @@ class AuditFact(Struct, frozen=True, kw_only=True):
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
 
+    @property
+    def name(self) -> str:
+        """How people call the target where that is an id; empty when nobody wrote it down."""
+        return str(self.after.get("name") or self.before.get("name") or "")
+
 
 class AuditEntry(Struct, frozen=True, kw_only=True):
     """A fact in its place in the chain."""
@@ -48,6 +53,7 @@ class AuditQuery(Struct, frozen=True, kw_only=True):
     what: str = ""
     """`model.register`, or its beginning: `model`."""
     target: str = ""
+    """What was changed, by id or by name."""
     limit: int = 100
 
 

@@ -261,6 +261,6 @@ def _matches(fact: AuditFact, query: AuditQuery) -> bool:
         return False
     if query.who and query.who not in (fact.who, fact.kind):
         return False
-    if query.target and query.target != fact.target:
+    if query.target and query.target not in (fact.target, fact.name):
         return False
     return not query.what or fact.what == query.what or fact.what.startswith(f"{query.what}.")

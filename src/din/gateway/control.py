@@ -181,14 +181,15 @@ class GatewayService:
         if is_dry_run:
             return await work(name_or_id)
         node_id = self._gateway.fleet.find(name_or_id).profile.node_id
-        facts = {"forced": is_forced}
+        facts = {"name": self._gateway.fleet.name_of(node_id), "forced": is_forced}
         async with self._change(caller, "node.drain", node_id, after=facts):
             return await work(node_id)
 
     async def undrain_node(self, name_or_id: str, caller: Caller = GATEWAY) -> NodeView:
         """See ControlService."""
         node_id = self._draining.drained(name_or_id)
-        async with self._change(caller, "node.undrain", node_id):
+        facts = {"name": self._gateway.fleet.name_of(node_id)}
+        async with self._change(caller, "node.undrain", node_id, after=facts):
             return await self._draining.undrain(node_id)
 
     async def revoke_node(
@@ -211,10 +212,9 @@ class GatewayService:
         profile, labels = member.profile, member.profile.labels
         by_token = tuple(gateway.roll.labels_of(profile.node_id))
         gateway.labels.check(profile, changes, by_token)
-        before = {name: labels.get(name) for name in changes}
-        async with self._change(
-            caller, "node.label", profile.node_id, before=before, after=changes
-        ):
+        before = {"labels": {name: labels.get(name) for name in changes}}
+        after = {"name": profile.name, "labels": changes}
+        async with self._change(caller, "node.label", profile.node_id, before=before, after=after):
             taken = [name for name, text in changes.items() if text is None]
             await gateway.roll.take_labels(profile.node_id, taken)
             relabelled = await gateway.labels.change(profile, changes, by_token)
@@ -373,4 +373,6 @@ class GatewayService:
 
     def _note(self, what: str, node_id: str, address: str) -> None:
         if self._audit is not None:
-            self._audit.note(Caller(kind="node", name=node_id, address=address), what, node_id)
+            caller = Caller(kind="node", name=node_id, address=address)
+            facts = {"name": self._gateway.fleet.name_of(node_id)}
+            self._audit.note(caller, what, node_id, after=facts)
