@@ -3,6 +3,8 @@
 import asyncio
 import os
 import random
+import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,32 @@ def cancel(request_id: int) -> Cancel:
 
 def offer() -> Offer:
     return Offer(run().route.epoch, 0, 1, 4096, 2048)
+
+
+def connected_tcp_sockets() -> dict[str, int]:
+    """Socket -> its TCP_NODELAY, of this process."""
+    found: dict[str, int] = {}
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            name = str(descriptor.readlink())
+            if not name.startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(descriptor.name))) as sock:
+                if sock.family == socket.AF_INET and sock.getpeername():
+                    found[name] = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["tcp", "tls"])
+def test_no_socket_of_a_link_holds_a_small_frame_back(kind: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        before = connected_tcp_sockets()
+        async with linked(kind, tmp_path):
+            now = connected_tcp_sockets()
+            # Two lanes, each with two ends.
+            assert [now[name] for name in now.keys() - before.keys()] == [1] * 4
+
+    asyncio.run(story())
 
 
 async def body_of_every_size(kind: str, folder: Path) -> None:
