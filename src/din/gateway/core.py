@@ -111,9 +111,8 @@ class Gateway:
             report=effects.report,
             is_out=self.roll.is_revoked,
         )
-        self.beats = BeatKeys(
-            self.fleet.heartbeat, effects.random.randbytes, effects.metrics.heartbeats
-        )
+        heard = effects.metrics.heartbeats
+        self.beats = BeatKeys(self.fleet.heartbeat, effects.random.randbytes, heard)
         self.relay = Relay(
             loop, effects.gateway_id, self.links, self.fleet.name_of, effects.result_bytes_max
         )
