@@ -4,6 +4,8 @@ import pytest
 from gateway_fakes import SKIP_SHAPE, chain_of, part_of, skip_partition
 
 from din.domain.model import CONTEXT_TENSOR, GATEWAY, Edge, Partition
+from din.domain.tensor import TensorSpec
+from din.gateway.partition import _adapted_edges
 from din.gateway.shape import RouteShape
 
 BEFORE, AFTER = 2, 3
@@ -52,6 +54,47 @@ def test_the_adapted_variant_takes_photos_and_gives_boxes():
     assert shape.inputs[0] == ()
     assert shape.outputs == {"boxes": AFTER}
     assert shape.upstream[AFTER] == {BEFORE, 1}
+
+
+def test_an_input_that_is_an_output_as_well_is_not_awaited_from_any_slice():
+    edges = (Edge("x", GATEWAY, (GATEWAY, 0)), Edge("y", 0, (GATEWAY,)))
+    partition = Partition(slices=(part_of(0, edges),), edges=edges)
+    shape = RouteShape(partition, is_adapted=False)
+    assert shape.outputs == {"y": 0}
+    assert shape.returned == {"x"}
+    assert shape.inputs == {0: ("x",)}
+
+
+def test_outputs_come_in_the_order_of_the_signature_not_in_that_of_the_slices():
+    edges = (
+        Edge("x", GATEWAY, (GATEWAY, 0)),
+        Edge("early", 0, (GATEWAY, 1)),
+        Edge("late", 1, (GATEWAY,)),
+    )
+    partition = Partition(slices=tuple(part_of(i, edges) for i in range(2)), edges=edges)
+    names = ("late", "x", "early")
+    signature = [TensorSpec(name, "FP32", (1,)) for name in names]
+    shape = RouteShape(partition, is_adapted=False, signature=signature)
+    assert tuple(shape.outputs) == ("late", "early")
+    assert shape.answered == names
+
+
+def test_adapters_take_over_the_ends_of_an_input_that_is_handed_through():
+    """A photo becomes the input that is an output too: the adapter after the model reads it."""
+    raw = (Edge("x", GATEWAY, (GATEWAY, 0)), Edge("y", 0, (GATEWAY,)))
+    spec = {name: TensorSpec(name, "FP32", (1,)) for name in ("photo", "x", "y", "boxes")}
+    before, after = ((spec["photo"],), (spec["x"],)), ((spec["x"], spec["y"]), (spec["boxes"],))
+    both = _adapted_edges(raw, before, 1, after, 2)
+    assert Edge("x", 1, (0, 2)) in both
+    only_before = _adapted_edges(raw, before, 1, None, None)
+    assert Edge("x", 1, (GATEWAY, 0)) in only_before
+    partition = Partition(slices=tuple(part_of(i, both) for i in range(3)), edges=raw,
+                          adapted_edges=both)  # fmt: skip
+    assert RouteShape(partition, is_adapted=True).returned == frozenset()
+    made = Partition(slices=partition.slices[:2], edges=raw, adapted_edges=only_before)
+    assert RouteShape(made, is_adapted=True).outputs == {"x": 1, "y": 0}
+    only_after = _adapted_edges(raw, None, None, after, 1)
+    assert Edge("x", GATEWAY, (0, 1)) in only_after
 
 
 def test_a_skip_edge_makes_a_slice_wait_for_both_producers():

@@ -57,7 +57,7 @@ class DirectAttempt:
         if not request.tools.direct.has(key):
             return None
         metas, chunks = _consumed(request, index)
-        order = Order(key, metas, chunks, request.call.outputs, request.remaining_ms)
+        order = Order(key, metas, chunks, request.awaited_outputs(), request.remaining_ms)
         return DirectAttempt(request, index, replica, order)
 
     def _silence_ms(self) -> float:

@@ -44,6 +44,7 @@ from din.gateway.request_tools import (
     TIMEOUT_MS_MAX,
     RequestTools,
 )
+from din.gateway.returned import with_returned
 from din.gateway.service import InferenceAnswer, InferenceCall
 from din.gateway.serving import LiveReplica, Serving
 from din.gateway.shape import RouteShape
@@ -110,14 +111,20 @@ class Request:
 
     def unknown_outputs(self) -> list[str]:
         """Wanted outputs that the model does not have."""
-        return [name for name in self.call.outputs if name not in self.shape.outputs]
+        return [name for name in self.call.outputs if name not in self.shape.answered]
+
+    def awaited_outputs(self) -> tuple[str, ...]:
+        """Wanted outputs that slices make; all of them when none is wanted, for a slice that runs
+        must say something."""
+        returned = self.shape.returned
+        return tuple(name for name in self.call.outputs if name not in returned)
 
     def _check_outputs(self) -> None:
         unknown = self.unknown_outputs()
         if unknown:
             raise BadTensor(
                 f"model {self.call.model_id!r} has no output {unknown[0]!r}",
-                hint=f"its outputs are {', '.join(self.shape.outputs)}",
+                hint=f"its outputs are {', '.join(self.shape.answered)}",
             )
 
     # Choosing.
@@ -206,7 +213,7 @@ class Request:
             self._attempts,
             route,
             self.shape,
-            self.call.outputs,
+            self.awaited_outputs(),
             self.tools.clock(),
         )
         silence_ms = min(self.silence_ms(replicas.values()), float(self.remaining_ms()))
@@ -317,6 +324,10 @@ class Request:
         for node_id in self._blamed:
             self.tools.slice_failed(node_id)
         self._record([timing.node_id for timing in timings.values()], "completed")
+        if self.shape.returned:
+            metas, views = with_returned(
+                self.shape, self.call, dict(zip(metas, views, strict=True))
+            )
         return InferenceAnswer(
             request_id=self._public_id,
             model_id=manifest.model_id,

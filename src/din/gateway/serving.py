@@ -70,8 +70,13 @@ class Serving:
         self.deployment = deployment
         self._timeouts = timeouts
         partition = deployment.partition
-        self.raw = RouteShape(partition, is_adapted=False)
-        self.adapted = RouteShape(partition, is_adapted=True) if partition.adapted_edges else None
+        raw, adapted = deployment.manifest.outputs, deployment.manifest.adapted_outputs
+        self.raw = RouteShape(partition, is_adapted=False, signature=raw)
+        self.adapted = (
+            RouteShape(partition, is_adapted=True, signature=adapted)
+            if partition.adapted_edges
+            else None
+        )
         self.is_retired = False
         """A newer version took over, or the model was removed: it never becomes ready again."""
         self._live: list[dict[NodeId, LiveReplica]] = [{} for _ in partition.slices]

@@ -6,13 +6,18 @@ Pure; made once per deployment.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from din.domain.model import GATEWAY, Edge, Partition
+from din.domain.tensor import TensorSpec
 
 
 class RouteShape:
     """One variant of a partition's edges, turned into the questions that dispatch asks."""
 
-    def __init__(self, partition: Partition, *, is_adapted: bool) -> None:
+    def __init__(
+        self, partition: Partition, *, is_adapted: bool, signature: Sequence[TensorSpec] = ()
+    ) -> None:
         self.is_adapted = is_adapted
         self.edges: tuple[Edge, ...] = partition.adapted_edges if is_adapted else partition.edges
         self.slice_count = len(partition.slices)
@@ -31,11 +36,24 @@ class RouteShape:
             for index in self.slices
         }
         """Tensors that the gateway sends, by slice."""
+        given = _given(self.edges, signature)
         self.outputs: dict[str, int] = {
-            edge.tensor: edge.producer for edge in self.edges if GATEWAY in edge.consumers
+            name: producer for name, producer in given.items() if producer != GATEWAY
         }
-        """Tensors that the gateway awaits, and which slice makes each."""
+        """Tensors that the gateway awaits, in the order of the signature, and which slice makes
+        each."""
+        self.returned = frozenset(given) - frozenset(self.outputs)
+        """Inputs that are outputs as well: the gateway answers them from the request."""
+        self.answered: tuple[str, ...] = tuple(given)
+        """All that a caller gets who asks for no outputs by name."""
         self.is_random = any(partition.slices[index].is_random for index in self.slices)
+
+
+def _given(edges: tuple[Edge, ...], signature: Sequence[TensorSpec]) -> dict[str, int]:
+    """Output -> producer, in the order of the signature as far as it is known."""
+    producers = {edge.tensor: edge.producer for edge in edges if GATEWAY in edge.consumers}
+    named = [spec.name for spec in signature if spec.name in producers]
+    return {name: producers[name] for name in (*named, *producers)}
 
 
 def _upstream(edges: tuple[Edge, ...]) -> dict[int, frozenset[int]]:

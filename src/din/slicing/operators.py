@@ -96,7 +96,8 @@ def read_operators(model: ModelProto) -> OperatorGraph:
     functions = random_functions(model)
     is_random = [random_node(nodes[place], functions, graph) for place in order]
     inputs = tuple(value.name for value in graph.input)
-    outputs = tuple(value.name for value in graph.output)
+    # One that is listed twice is one output: values are known by their names.
+    outputs = tuple(dict.fromkeys(value.name for value in graph.output))
     ordered = [(nodes[place], reads[place]) for place in order]
     dynamic = _dynamic(ordered, is_random, inputs)
     live = _live(ordered, outputs)
@@ -243,19 +244,13 @@ def _live(ordered: list[tuple[NodeProto, tuple[str, ...]]], outputs: tuple[str, 
 
 
 def _check_outputs(graph: OperatorGraph) -> None:
-    doubled = [name for name, count in Counter(graph.outputs).items() if count > 1]
-    if doubled:
+    if all(name in graph.inputs for name in graph.outputs):
         raise BadModel(
-            f"the graph lists the output {doubled[0]!r} more than once",
-            hint="give each output a name of its own",
+            "every output is an input handed through unchanged: there is nothing to compute",
+            hint="export the model again with the outputs that its operators make",
         )
     for name in graph.outputs:
-        if name in graph.inputs:
-            raise BadModel(
-                f"output {name!r} is an input handed through unchanged",
-                hint="put an Identity between them, or leave the output out",
-            )
-        if name not in graph.producer and name not in graph.stored:
+        if name not in graph.producer and name not in graph.stored and name not in graph.inputs:
             raise BadModel(
                 f"nothing in the graph makes the output {name!r}",
                 hint="export the model again; onnx.checker names every such value",

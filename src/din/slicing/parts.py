@@ -93,11 +93,13 @@ def _members(
 
 def _edges(graph: OperatorGraph, slice_of: Mapping[int, int]) -> tuple[Edge, ...]:
     edges: list[Edge] = []
+    outputs = set(graph.outputs)
     for name in graph.inputs:
         consumers = {slice_of[index] for index in graph.readers.get(name, ())}
+        if name in outputs:
+            consumers.add(GATEWAY)  # handed through: the gateway keeps it for the answer
         if consumers:
             edges.append(Edge(name, GATEWAY, tuple(sorted(consumers))))
-    outputs = set(graph.outputs)
     for each in graph.dynamic:
         home = slice_of[each.index]
         for name in each.writes:

@@ -81,7 +81,9 @@ def _skeleton(model: ModelProto, ordered: OperatorGraph) -> ModelProto:
     graph.name = model.graph.name or "graph"
     graph.node.extend(each.proto for each in ordered.operators)
     graph.input.extend(model.graph.input)
-    graph.output.extend(model.graph.output)
+    # Inference stops short at an output that is an input, or that it has seen before.
+    made = {value.name: value for value in model.graph.output if value.name in ordered.producer}
+    graph.output.extend(made.values())
     graph.value_info.extend(model.graph.value_info)
     graph.sparse_initializer.extend(model.graph.sparse_initializer)
     for tensor in model.graph.initializer:
@@ -107,7 +109,7 @@ def _infer(model: ModelProto, warnings: list[str]) -> dict[str, TypeProto]:
         found = GraphProto()
         found.CopyFrom(model.graph)
     types = {value.name: value.type for value in found.value_info}
-    types.update({value.name: value.type for value in (*found.input, *found.output)})
+    types.update({value.name: value.type for value in (*found.output, *found.input)})
     for tensor in found.initializer:
         types[tensor.name] = _type_of(tensor)
     return types

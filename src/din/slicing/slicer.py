@@ -80,6 +80,9 @@ def analyse(
     if is_served:
         _check_signature(graph)
     shapes = infer(model, graph)
+    doubled = len(model.graph.output) - len(graph.outputs)
+    if doubled:
+        warnings.append(f"{doubled} outputs are listed more than once; each is answered once")
     dead = sum(not each.is_live for each in graph.operators)
     if dead:
         warnings.append(f"{dead} operators lead to no output; they are left out")
