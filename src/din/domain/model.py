@@ -92,7 +92,10 @@ class Slice(Struct, frozen=True, kw_only=True):
 
 
 class Edge(Struct, frozen=True, array_like=True):
-    """A tensor, who makes it and who needs it: indexes into `Partition.slices`, or GATEWAY."""
+    """A tensor, who makes it and who needs it: indexes into `Partition.slices`, or GATEWAY.
+
+    From GATEWAY to GATEWAY goes an input that is an output as well: it never leaves the gateway.
+    """
 
     tensor: str
     producer: int

@@ -104,11 +104,7 @@ def _slices_by_operators(
 
 
 def _open_places(bounds: Boundaries) -> list[int]:
-    return [
-        place
-        for place in range(1, len(bounds.is_open) - 1)
-        if bounds.is_open[place] and not bounds.splits[place]
-    ]
+    return [place for place in range(1, len(bounds.is_open) - 1) if bounds.is_open[place]]
 
 
 def _refined(

@@ -1,8 +1,9 @@
 """Chooses cuts where the strategy names none: the fewest slices that each fit the memory, and of
 those the ones across whose boundaries the fewest bytes go. Exact over cuts in topological order.
 
-A cut that splits a quantised operator from its QuantizeLinear or DequantizeLinear changes what
-optimised kernels round, so fewer such cuts count before fewer bytes.
+A quantised operator with its DequantizeLinear before and its QuantizeLinear behind is one unit,
+which optimised kernels compute in integers: no cut that is chosen goes inside it. Between two units
+integers cross, and the answer stays bit by bit what it was (docs/decisions/0012).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from din.slicing.elements import word_of
 from din.slicing.operators import Operator, OperatorGraph
 from din.slicing.sizes import Sizes
 
-Cost = tuple[int, int, int]
-"""Slices, split quantised operators, bytes across boundaries."""
+Cost = tuple[int, int]
+"""Slices, bytes across boundaries."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +28,17 @@ class Boundaries:
     """What each boundary costs; boundary b lies before the b-th dynamic operator."""
 
     nbytes: list[int]
-    splits: list[int]
     tensors: list[int]
     """Values made by operators that cross."""
     is_open: list[bool]
-    """False where something crosses that cannot travel."""
+    """False where something crosses that cannot travel, and inside a quantised unit."""
 
 
 def boundaries_of(graph: OperatorGraph, sizes: Sizes) -> Boundaries:
     """Sweep over all boundaries in the order of the dynamic operators."""
     count = len(graph.dynamic)
     place = {each.index: position for position, each in enumerate(graph.dynamic)}
-    nbytes, splits, tensors, closed = ([0] * (count + 1) for _ in range(4))
+    nbytes, tensors, closed = ([0] * (count + 1) for _ in range(3))
     for name, reading in graph.readers.items():
         maker = graph.producer.get(name)
         if graph.is_fixed(name):
@@ -51,10 +51,11 @@ def boundaries_of(graph: OperatorGraph, sizes: Sizes) -> Boundaries:
         _add(closed, start, end, int(word_of(kind) is None))
         if maker is not None:
             _add(tensors, start, end, 1)
-            _add(splits, start, end, int(_is_quantised_pair(graph, maker, reading)))
+        tied = quantised_readers(graph, name)
+        if tied:
+            _add(closed, start, max(place[index] for index in tied), 1)
     return Boundaries(
         nbytes=list(accumulate(nbytes)),
-        splits=list(accumulate(splits)),
         tensors=list(accumulate(tensors)),
         is_open=[total == 0 for total in accumulate(closed)],
     )
@@ -62,8 +63,19 @@ def boundaries_of(graph: OperatorGraph, sizes: Sizes) -> Boundaries:
 
 def splits_quantised(graph: OperatorGraph, tensor: str) -> bool:
     """Whether a cut through this tensor parts an operator from its (de)quantisation."""
+    return bool(quantised_readers(graph, tensor))
+
+
+def quantised_readers(graph: OperatorGraph, tensor: str) -> tuple[int, ...]:
+    """Readers that belong into one slice with what makes a tensor: all of a DequantizeLinear, else
+    those that quantise it."""
     maker = graph.producer.get(tensor)
-    return maker is not None and _is_quantised_pair(graph, maker, graph.readers.get(tensor, ()))
+    reading = graph.readers.get(tensor, ())
+    if maker is None or graph.operators[maker].proto.op_type == "DequantizeLinear":
+        return reading if maker is not None else ()
+    return tuple(
+        index for index in reading if graph.operators[index].proto.op_type == "QuantizeLinear"
+    )
 
 
 def _add(line: list[int], start: int, end: int, amount: int) -> None:
@@ -72,18 +84,12 @@ def _add(line: list[int], start: int, end: int, amount: int) -> None:
         line[end + 1] -= amount
 
 
-def _is_quantised_pair(graph: OperatorGraph, maker: int, reading: tuple[int, ...]) -> bool:
-    if graph.operators[maker].proto.op_type == "DequantizeLinear":
-        return True
-    return any(graph.operators[index].proto.op_type == "QuantizeLinear" for index in reading)
-
-
 def slices_by_memory(graph: OperatorGraph, sizes: Sizes, memory_mib_max: int) -> dict[int, int]:
     """Slice of each dynamic operator. Raises BadStrategy naming what cannot fit."""
     count = len(graph.dynamic)
     bounds = boundaries_of(graph, sizes)
     first = _first_of_window(graph, sizes, memory_mib_max)
-    costs: list[Cost | None] = [(0, 0, 0)] + [None] * count
+    costs: list[Cost | None] = [(0, 0)] + [None] * count
     before = [0] * (count + 1)
     window: deque[int] = deque()
     for end in range(1, count + 1):
@@ -92,9 +98,8 @@ def slices_by_memory(graph: OperatorGraph, sizes: Sizes, memory_mib_max: int) ->
             window.popleft()
         is_last = end == count
         if window and (is_last or bounds.is_open[end]):
-            slices, splits, nbytes = costs[window[0]] or (0, 0, 0)
-            extra = (0, 0) if is_last else (bounds.splits[end], bounds.nbytes[end])
-            costs[end] = (slices + 1, splits + extra[0], nbytes + extra[1])
+            slices, nbytes = costs[window[0]] or (0, 0)
+            costs[end] = (slices + 1, nbytes + (0 if is_last else bounds.nbytes[end]))
             before[end] = window[0]
     best = costs[count]
     if best is None:
@@ -200,6 +205,7 @@ def _no_cut(graph: OperatorGraph, costs: list[Cost | None], memory_mib_max: int)
     stuck = graph.dynamic[reached]
     return BadStrategy(
         f"no cut after {stuck.proto.op_type} {stuck.name!r} keeps a slice within "
-        f"{memory_mib_max} MiB: what crosses there is no tensor that can travel",
+        f"{memory_mib_max} MiB: what crosses there is no tensor that can travel, or inside a "
+        "quantised operator",
         hint="allow more memory per slice",
     )
