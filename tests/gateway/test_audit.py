@@ -129,6 +129,26 @@ def test_a_log_that_could_not_be_opened_is_opened_once_there_is_room(tmp_path: P
     audited(tmp_path, story)
 
 
+def test_a_check_says_that_no_line_can_be_written_until_one_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(log: AuditLog, clock: Clock) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", _full)
+            with pytest.raises(Unavailable):
+                async with log.change(ADMIN, "key.create", "ci"):
+                    pass
+            check = await log.check()
+            assert not check.is_whole
+            assert "No space left" in check.problems[0]
+        check = await log.check()
+        assert (check.is_whole, check.last_seq) == (True, 1)
+        assert "No space left" in check.notes[0]
+        assert (await log.check()).last_seq == 1
+
+    audited(tmp_path, story)
+
+
 def test_what_was_wrong_is_written_down_later_where_it_could_not_be_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

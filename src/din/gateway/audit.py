@@ -57,6 +57,8 @@ class AuditLog:
         self._bucket = TokenBucket(REFUSALS_PER_S, REFUSALS_BURST, clock_ms())
         self._writing: asyncio.Task[None] | None = None
         self._is_failing = False
+        self._failure = ""
+        """Why the last line could not be written; empty when it could."""
         self._problems: list[str] = []
         """Found when the log was opened, not written down yet."""
 
@@ -69,7 +71,13 @@ class AuditLog:
             self._report("audit log cannot be opened", error=error.message)
 
     async def _append(self, facts: Sequence[bytes]) -> None:
-        for problem in await self._in_thread(lambda: self._write(facts)):
+        try:
+            problems = await self._in_thread(lambda: self._write(facts))
+        except Unavailable as error:
+            self._failure = error.message
+            raise
+        self._failure = ""
+        for problem in problems:
             self._report("audit log repaired", warning=problem)
 
     def _write(self, facts: Sequence[bytes]) -> list[str]:
@@ -219,13 +227,19 @@ class AuditLog:
                 yield entry
 
     async def check(self) -> AuditCheck:
-        """Whether every line is there as it was written. Raises Unavailable."""
+        """Whether every line is there as it was written, and more could be. Raises Unavailable."""
+        if self._failure:
+            told = f"lines could not be written: {self._failure}"
+            with suppress(Unavailable):  # `_check` says so
+                await self._append([self._fact(GATEWAY, REPAIRED, "", outcome=told)])
         return await self._in_thread(self._check)
 
     def _check(self) -> AuditCheck:
         if not self._journal.is_open:
             self._write([])
         walk = self._journal.walk()
+        if self._failure:
+            walk.add(f"lines cannot be written: {self._failure}")
         notes: list[str] = []
         is_begin_known = walk.first_seq <= 1 and walk.first_previous == NOTHING
         for line in self._journal.newest_first():
