@@ -157,6 +157,31 @@ def test_the_record_names_who_sent_a_node_away_and_the_node_by_its_id(run):
     run(story)
 
 
+def test_a_node_that_leaves_while_it_is_labelled_stays_away(run):
+    class Slow(Written):
+        def __init__(self) -> None:
+            super().__init__()
+            self.may_go_on = asyncio.Event()
+
+        @asynccontextmanager
+        async def change(self, *_: object, **__: object) -> AsyncGenerator[None]:
+            await self.may_go_on.wait()
+            yield
+
+    async def story(play: GatewayPlay) -> None:
+        written, node = Slow(), play.add()
+        service = GatewayService(
+            play.gateway, cluster="test", discovery_mode="unicast", state="/", audit=written
+        )
+        labelling = asyncio.create_task(service.label_node("node-1", {"rack": "r1"}))
+        await asyncio.sleep(0)
+        service.deregister_node(node.node_id, node.session, PEER)
+        written.may_go_on.set()
+        assert (await labelling).status == "lost"
+
+    run(story)
+
+
 @pytest.mark.parametrize("body", [b"", b"\x00", b"\xff" * 400, b"GET / HTTP/1.1"])
 def test_garbage_in_place_of_a_registration_or_beat_is_a_usage_error(run, body: bytes):
     async def story(play: GatewayPlay) -> None:

@@ -51,6 +51,21 @@ def test_given_labels_stand_above_a_nodes_own_and_outlive_a_restart(tmp_path: Pa
     play(tmp_path, story)
 
 
+def test_of_two_changes_at_once_neither_undoes_the_other(tmp_path: Path) -> None:
+    async def story(store: SqliteStore) -> None:
+        book = LabelBook(store)
+        given = await book.change(NODE, {"trust": "high"})
+        _, last = await asyncio.gather(
+            book.change(given, {"trust": None}), book.change(given, {"rack": "r1"})
+        )
+        again = LabelBook(store)
+        await again.load()
+        wanted = {"site": "hall-1", "trust": "low", "rack": "r1"}
+        assert last.labels == book.applied(NODE).labels == again.applied(NODE).labels == wanted
+
+    play(tmp_path, story)
+
+
 @pytest.mark.parametrize("changes", [{"": "x"}, {"a b": "x"}, {"a": ""}, {"a": "x" * 64}])
 def test_a_malformed_label_is_refused(tmp_path: Path, changes: dict[str, str]) -> None:
     async def story(store: SqliteStore) -> None:

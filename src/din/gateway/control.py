@@ -208,8 +208,8 @@ class GatewayService:
     ) -> NodeView:
         """See ControlService."""
         gateway = self._gateway
-        member = gateway.fleet.find(name_or_id)
-        profile, labels = member.profile, member.profile.labels
+        profile = gateway.fleet.find(name_or_id).profile
+        labels = profile.labels
         by_token = tuple(gateway.roll.labels_of(profile.node_id))
         gateway.labels.check(profile, changes, by_token)
         before = {"labels": {name: labels.get(name) for name in changes}}
@@ -218,8 +218,7 @@ class GatewayService:
             taken = [name for name, text in changes.items() if text is None]
             await gateway.roll.take_labels(profile.node_id, taken)
             relabelled = await gateway.labels.change(profile, changes, by_token)
-        if member.status != "lost":
-            gateway.fleet.relabel(relabelled)
+        gateway.fleet.relabel(profile.node_id, relabelled.labels)
         gateway.deployer.look()
         return self.inspect_node(profile.node_id)
 

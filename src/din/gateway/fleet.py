@@ -182,9 +182,11 @@ class Fleet:
             )
         self._handle(NodeLeft(member.profile.node_id, session, reason))
 
-    def relabel(self, profile: NodeProfile) -> None:
-        """A node that is here has other labels now."""
-        self._handle(NodeRegistered(profile))
+    def relabel(self, node_id: NodeId, labels: dict[str, str]) -> None:
+        """A node has other labels now; one that is not here has them when it is back."""
+        member = self._membership.member(node_id)
+        if member is not None and member.status != "lost":
+            self._handle(NodeRegistered(replace(member.profile, labels=labels)))
 
     def drain(self, node_id: NodeId) -> None:
         """A node stands in the book of drains now: nothing new goes there; nothing at all when it

@@ -8,6 +8,7 @@ it to itself: it has it from its join token, or from here.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -28,13 +29,14 @@ _TEXT: Final = re.compile(r"[A-Za-z0-9._:/-]{1,63}")
 
 
 class LabelBook:
-    """In memory whole; changes are durable before they count."""
+    """In memory whole; changes are durable before they count, and come one at a time."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._given: dict[str, dict[str, str]] = {}
         self._own: dict[str, dict[str, str]] = {}
         """What nodes with given labels say of themselves."""
+        self._turn = asyncio.Lock()
 
     async def load(self) -> None:
         """Read the store. Once, before the first registration."""
@@ -75,6 +77,12 @@ class LabelBook:
     ) -> NodeProfile:
         """Give labels, or take given ones back (None); the profile with what holds now. `by_token`
         = what the roll gave besides, and takes back itself. Raises TooLarge."""
+        async with self._turn:
+            return await self._change(profile, changes, by_token)
+
+    async def _change(
+        self, profile: NodeProfile, changes: Mapping[str, str | None], by_token: Collection[str]
+    ) -> NodeProfile:
         node_id = profile.node_id
         before = self._given.get(node_id, {})
         own = self._own.get(node_id, dict(profile.labels)) if before else dict(profile.labels)
