@@ -123,7 +123,7 @@ def test_no_spelling_of_a_path_or_method_opens_a_route(asker: Asker, scope: str)
     assert opened == []
 
 
-def test_no_spelling_of_a_key_counts_but_its_own(asker: Asker) -> None:
+def test_no_spelling_of_a_key_counts_but_its_own(asker: Asker, network: Network) -> None:
     key = asker.keys["admin"]
     wrong = (
         {"Authorization": f"Basic {key}"},
@@ -140,6 +140,10 @@ def test_no_spelling_of_a_key_counts_but_its_own(asker: Asker) -> None:
     )
     counted = [shown for shown in wrong if asker.status("GET", "/api/v1/keys", shown) < 400]
     assert counted == []
-    assert asker.status("GET", f"/api/v1/keys?api_key={key}", {}) == 401
+    for path in (f"/api/v1/keys?api_key={key}", f"/api/v1/keys/{key}", f"/{key}"):
+        assert asker.status("GET", path, {}) == 401
     for shown in ({"AUTHORIZATION": f"bEARER   {key} "}, {"x-api-key": f" {key}"}):
         assert asker.status("GET", "/api/v1/keys", shown) == 200
+    secret = key.partition(".")[2].encode()
+    written = [*(network.folder / "gateway").rglob("*"), network.folder / "gateway.log"]
+    assert not [each for each in written if each.is_file() and secret in each.read_bytes()]
