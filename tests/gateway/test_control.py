@@ -122,7 +122,7 @@ class Written:
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, str, str, str]] = []
 
-    def note(self, caller: Caller, what: str, target: str = "") -> None:
+    def note(self, caller: Caller, what: str, target: str = "", **_: object) -> None:
         self.lines.append((caller.kind, caller.name, caller.address, what, target))
 
     @asynccontextmanager

@@ -35,7 +35,7 @@ class LabelBook:
         self._store = store
         self._given: dict[str, dict[str, str]] = {}
         self._own: dict[str, dict[str, str]] = {}
-        """What nodes with given labels say of themselves."""
+        """What nodes say of themselves that had given labels since they registered."""
         self._turn = asyncio.Lock()
 
     async def load(self) -> None:
@@ -48,6 +48,7 @@ class LabelBook:
         """A profile with the given labels over its own."""
         given = self._given.get(profile.node_id)
         if given is None:
+            self._own.pop(profile.node_id, None)
             return profile
         self._own[profile.node_id] = dict(profile.labels)
         return replace(profile, labels={**profile.labels, **given})
@@ -85,7 +86,8 @@ class LabelBook:
     ) -> NodeProfile:
         node_id = profile.node_id
         before = self._given.get(node_id, {})
-        own = self._own.get(node_id, dict(profile.labels)) if before else dict(profile.labels)
+        # The profile may be of before another change, which gave or took what stands in it.
+        own = dict(self._own.get(node_id, profile.labels))
         for name in (each for each in by_token if changes.get(each, "") is None):
             own.pop(name, None)
         given = {name: text for name, text in {**before, **changes}.items() if text is not None}
@@ -99,7 +101,6 @@ class LabelBook:
         self._own[node_id] = own
         if not given:
             self._given.pop(node_id, None)
-            self._own.pop(node_id, None)
         else:
             self._given[node_id] = given
         return replace(profile, labels={**own, **given})
