@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import socket
-import struct
 import sys
-from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, Protocol
@@ -150,18 +148,18 @@ class TurnCalls:
 
     def answer(self, answers: Sequence[bytes | None]) -> int:
         """See DatagramCalls."""
-        count, slots = len(answers), self._out
-        filled = [answer or b"" for answer in answers]
-        lengths = array("Q", map(len, filled))
-        assert max(lengths, default=0) <= DATAGRAM_BYTES_MAX, "an answer longer than any datagram"
-        slots.to_send[:count] = lengths
-        struct.pack_into(f"{DATAGRAM_BYTES_MAX}s" * count, slots.content, 0, *filled)
+        content, to_send = self._out.content, self._out.to_send
         unsent, first = 0, 0
-        for at, answer in enumerate(answers):
+        for number, answer in enumerate(answers):
             if answer is None:
-                unsent += self._send_from(first, at)
-                first = at + 1
-        return unsent + self._send_from(first, count)
+                unsent += self._send_from(first, number)
+                first = number + 1
+                continue
+            at, length = number * DATAGRAM_BYTES_MAX, len(answer)
+            assert length <= DATAGRAM_BYTES_MAX, "an answer that no datagram here holds"
+            content[at : at + length] = answer
+            to_send[number] = length
+        return unsent + self._send_from(first, len(answers))
 
     def _send_from(self, first: int, end: int) -> int:
         """Send what is in the slots from `first` to before `end`; how many did not go. The kernel
