@@ -17,7 +17,7 @@ from din.discovery.membership import MEMBERS_MAX
 from din.domain.node import NodeId
 from din.domain.trust import Peer
 from din.errors import DinError, UsageError
-from din.wire.beat_datagram import CODE_BYTES, BeatKey, claims_of
+from din.wire.beat_datagram import BODY, BeatKey, claims_of
 from din.wire.registration import BEAT_KEY_BYTES, Admission
 
 REFUSALS: Final = ("malformed", "stranger", "wrong code", "replayed")
@@ -77,7 +77,7 @@ class BeatKeys:
         known = self._keys.get(node)
         if known is None:
             return self._refuse("stranger")
-        beat = datagram[:-CODE_BYTES]
+        beat = datagram[BODY]
         if not known.key.is_sealed(datagram, beat):
             return self._refuse("wrong code")
         if counter <= known.counter or session != known.session:
