@@ -14,6 +14,7 @@ from onnx import (
     shape_inference,
 )
 
+from din.slicing.contrib import DOMAIN, any_shape, stand_ins
 from din.slicing.elements import fixed_bytes, tensor_bytes
 from din.slicing.operators import OperatorGraph
 
@@ -79,8 +80,12 @@ def _skeleton(model: ModelProto, ordered: OperatorGraph) -> ModelProto:
     skeleton.functions.extend(model.functions)
     graph = skeleton.graph
     graph.name = model.graph.name or "graph"
-    graph.node.extend(each.proto for each in ordered.operators)
+    nodes = [each.proto for each in ordered.operators]
     graph.input.extend(model.graph.input)
+    if any(node.domain == DOMAIN for node in nodes):
+        nodes = list(stand_ins(nodes))
+        graph.input.append(any_shape())
+    graph.node.extend(nodes)
     # Inference stops short at an output that is an input, or that it has seen before.
     made = {value.name: value for value in model.graph.output if value.name in ordered.producer}
     graph.output.extend(made.values())
