@@ -20,6 +20,7 @@ from din.domain.views import (
     ModelView,
     NodeList,
     NodeView,
+    PlanSlices,
     RegisterModel,
 )
 from din.errors import Conflict, NotFound, UsageError
@@ -308,6 +309,19 @@ class FakeControl:
 
     def inspect_model(self, model_id: str, version: str | None = None) -> ModelView:
         return self._model(model_id)
+
+    def plan_slices(self, asked: PlanSlices) -> Plan:
+        placements = tuple(
+            Placement(
+                slice_index=part.index,
+                slice_name=part.name,
+                node_id="a" * 16,
+                node="edge-1",
+                reason="lowest_load",
+            )
+            for part in asked.slices
+        )
+        return Plan(plan_id="p2", model_id="", version="", placements=placements)
 
     async def register_model(self, order: RegisterModel, caller: Caller) -> ModelView:
         self.orders.append(order)

@@ -1,6 +1,7 @@
 """The control API, metadata, artifacts and events."""
 
 import hashlib
+import json
 import socket
 from urllib.parse import quote
 
@@ -127,6 +128,7 @@ def test_models_are_registered_read_and_removed_under_any_name(tmp_path):
         (("GET", "/api/v1/traces?limit=0"), 400, "1..1000"),
         (("GET", "/api/v1/traces?limt=5"), 400, "limit"),
         (("GET", "/api/v1/plan"), 400, "?model=ID"),
+        (("POST", "/api/v1/plan", b'{"slices": []}'), 400, "length >= 1"),
         (("GET", "/api/v1/models/%ff"), 400, "UTF-8"),
         (("POST", "/api/v1/models", b"{"), 400, "not valid JSON"),
         (("POST", "/api/v1/models", b"{}"), 400, "model_id"),
@@ -280,3 +282,12 @@ def test_connections_do_not_wait_for_acknowledgements(tmp_path):
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
     with_server(tmp_path, test)
+
+
+def test_slices_that_are_not_registered_are_planned(tmp_path):
+    part = {"index": 0, "slice_id": "s", "name": "front", "inputs": [], "outputs": []}
+    body = json.dumps({"slices": [part]}).encode()
+    (answer,), _ = run(tmp_path, ("POST", "/api/v1/plan", body))
+    assert answer.status == 200
+    (placed,) = answer.json()["plan"]["placements"]
+    assert (placed["slice_name"], placed["node"]) == ("front", "edge-1")

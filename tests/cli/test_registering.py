@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from din.cli.jsonc import parse_jsonc
-from din.cli.strategy import read_model_file
+from din.cli.model_file import read_model_file
 from din.domain.strategy import SliceSetting
 from din.domain.views import RegisterModel
 from din.errors import BadStrategy, UsageError
@@ -99,13 +99,13 @@ def test_the_seeds_file_becomes_an_order(tmp_path: Path) -> None:
         ('"model_id"', '"modelid"', "unknown key 'modelid'", "did you mean 'model_id'?"),
         ('"partition_points"', '"partition_point"', "'slicing_strategy.partition_point'", "points"),
         ('"device_type"', '"devicetype"', "'slicing_strategy.slices.devicetype'", "device_type"),
-        ('"workers": 2', '"workers": "two"', "workers: Expected `int`, got `str`", ""),
+        ('"workers": 2', '"workers": "two"', "workers is 'two': expected `int`, got `str`", ""),
         ('"model_id": "yolov5s-2025-qat",', "", "key 'model_id' is missing", "at least"),
         ('"graph_partition"', '"by_magic"', "type is 'by_magic'", "graph_partition"),
         ("{}, {},", "{}, {}, {},", "4 slices are described, but 2 partition points make 3", "{}"),
-        ('"replicas": 1', '"replicas": 1 "x"', "line 15, column", "comments"),
+        ('"replicas": 1', '"replicas": 1 "x"', "model.json:15:", "comments"),
         ('"replicas": 1', '"workers": 1', "key 'workers' is given twice", ""),
-        ('"replicas": 1', '"replicas": NaN', "NaN is no JSON number", ""),
+        ('"replicas": 1', '"replicas": NaN', "NaN is no JSON value", ""),
     ],
 )
 def test_a_mistake_in_the_file_is_named_with_file_key_and_value(

@@ -63,6 +63,7 @@ NEEDS: Final[dict[tuple[str, str], Needs]] = {
     ("GET", "/api/v1/models/{model}"): MODELS_READ,
     ("DELETE", "/api/v1/models/{model}"): MODELS,
     ("GET", "/api/v1/plan"): INFER,
+    ("POST", "/api/v1/plan"): MODELS,
     ("GET", "/api/v1/traces"): INFER,
     ("GET", "/api/v1/traces/{request_id}"): INFER,
     # Who uploads asks with HEAD what is there already; a hash must not open another's model.

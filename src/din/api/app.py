@@ -102,6 +102,7 @@ def _entries(
         ("GET", "/api/v1/models/{model}", ours.model, "one model; ?version=N"),
         ("DELETE", "/api/v1/models/{model}", ours.remove_model, "unload and forget it"),
         ("GET", "/api/v1/plan", ours.plan, "where it would run; ?model=ID"),
+        ("POST", "/api/v1/plan", ours.plan_slices, "where slices would go (JSON)"),
         ("GET", "/api/v1/traces", ours.traces, "newest first; ?limit=N"),
         ("GET", "/api/v1/traces/{request_id}", ours.trace, "one request"),
         ("GET", "/api/v1/artifacts/{sha256}", files.read, "bytes by hash, with ranges"),

@@ -19,7 +19,7 @@ from din.api.peers import caller_of_request, peer_of_request, visit_of_request
 from din.api.post import REQUEST_ID_MAX
 from din.api.signature import model_id_of, plain_text
 from din.api.tenants import manifest_for
-from din.domain.views import LabelNode, PlanView, RegisterModel, TraceList
+from din.domain.views import LabelNode, PlanSlices, PlanView, RegisterModel, TraceList
 from din.errors import Busy, UsageError
 from din.gateway.service import ControlService, InferenceService
 
@@ -33,6 +33,7 @@ NODE_NAME_MAX: Final = 128
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _LABELS: Final = msgspec.json.Decoder(LabelNode)
+_SLICES: Final = msgspec.json.Decoder(PlanSlices)
 _ORDER: Final = msgspec.json.Decoder(RegisterModel)
 
 
@@ -169,6 +170,13 @@ class ControlRoutes:
         is_adapted = bool(manifest.adapted_inputs)
         plan = self._inference.plan(model_id, version, is_adapted=is_adapted)
         return json_response(PlanView(plan=plan))
+
+    async def plan_slices(self, request: Request) -> Response:
+        """POST /api/v1/plan."""
+        only_query(request)
+        body = await read_body(request, self._limits.control_body_bytes_max, "the slices")
+        asked = decode_json(_SLICES, body, "the slices")
+        return json_response(PlanView(plan=self._control.plan_slices(asked)))
 
     async def traces(self, request: Request) -> Response:
         """GET /api/v1/traces?limit=N."""

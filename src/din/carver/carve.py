@@ -60,7 +60,7 @@ def _cut(request: CarveRequest, path: Path, size: int) -> CarveAnswer:
     from din.slicing.slicer import slice_model
 
     sliced = slice_model(load_model(path, size), request, _din_version())
-    for sha256, data in sliced.files.items():
+    for sha256, data in () if request.is_dry_run else sliced.files.items():
         if request.output_fd >= 0:
             give_slice(request.output_fd, sha256, data)
             continue

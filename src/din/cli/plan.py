@@ -55,7 +55,7 @@ def plan(model: str, version: str | None, gateway: str | None, output: str) -> N
     found = decode_answer(answer, PlanView).plan
     show(output, answer.body, found.placements, COLUMNS, lambda placed: placed.node)
     if output in ("table", "wide"):
-        _explain(found, is_wide=output == "wide")
+        explain_plan(found, is_wide=output == "wide")
     if not found.placements:
         raise CannotPlace(
             f"no node can run model {found.model_id!r}",
@@ -63,7 +63,8 @@ def plan(model: str, version: str | None, gateway: str | None, output: str) -> N
         )
 
 
-def _explain(found: Plan, *, is_wide: bool) -> None:
+def explain_plan(found: Plan, *, is_wide: bool) -> None:
+    """The rejections as a table, and the notes."""
     rejections = found.rejections or tuple(
         each for count in found.rejection_counts for each in count.examples
     )

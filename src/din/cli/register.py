@@ -14,9 +14,9 @@ from din.cli.asking import ask
 from din.cli.display import show_document
 from din.cli.frame import Command, gateway_option, output_option, say
 from din.cli.model import crossing, show_slices, specs_in
+from din.cli.model_file import Registration, read_model_alone, read_model_file
 from din.cli.options import pairs
 from din.cli.progress import Progress
-from din.cli.strategy import Registration, read_model_alone, read_model_file
 from din.client.client import Client, decode_answer
 from din.client.http import Answer
 from din.domain.views import ModelView
@@ -111,7 +111,10 @@ def register(
     )
     registration = _adjusted(found, model_id, options, encrypt, dry_run)
     with ask(gateway) as client:
-        answer = _send(client, registration)
+        try:
+            answer = _send(client, registration)
+        except DinError as error:
+            raise registration.placed(error) from None
         if not (dry_run or no_wait):
             answer = _wait(client, decode_answer(answer, ModelView), timeout_ms)
     _show(answer, output, dry_run=dry_run, no_wait=no_wait)
@@ -137,7 +140,7 @@ def _adjusted(
         encrypt=order.encrypt if encrypt is None else encrypt,
         is_dry_run=dry_run,
     )
-    return Registration(found.model_path, order)
+    return Registration(found.model_path, order, found.document)
 
 
 def _send(client: Client, registration: Registration) -> Answer:

@@ -35,6 +35,7 @@ cli = _Root(
         "node": ("din.cli.root:node", "Start, list and inspect nodes."),
         "token": ("din.cli.root:token", "Tokens by which other machines join."),
         "model": ("din.cli.root:model", "Register, list and inspect models."),
+        "strategy": ("din.cli.root:strategy", "Check and explain slicing strategies."),
         "plan": ("din.cli.plan:plan", "Where a request would run, and why not elsewhere."),
         "infer": ("din.cli.infer:infer", "Run one request."),
         "key": ("din.cli.root:key", "Make, list and revoke API keys."),
@@ -92,6 +93,16 @@ model = LazyGroup(
         "inspect": ("din.cli.model:inspect_model", "Signature, slices and where they are."),
         "slices": ("din.cli.model:list_slices", "The slices of one model."),
         "remove": ("din.cli.model:remove_model", "Unload a model everywhere and forget it."),
+    },
+)
+strategy = LazyGroup(
+    name="strategy",
+    help="Check and explain slicing strategies.",
+    no_args_is_help=True,
+    lazy={
+        "check": ("din.cli.strategy:check", "Whether a file is right, with line and column."),
+        "explain": ("din.cli.strategy:explain", "Which slices it makes, and who could take them."),
+        "schema": ("din.cli.strategy:schema", "Print the JSON Schema of such files, for editors."),
     },
 )
 trace = LazyGroup(

@@ -1,159 +1,246 @@
-"""The file of `din model register --config`: the seeds' keys, checked, as an order."""
+"""`din strategy check|explain|schema`: what a file says, before anything is registered."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, cast, get_args
+from typing import Any, Final
 
+import click
 import msgspec
 from msgspec import Struct
 
-from din.cli.jsonc import FILE_BYTES_MAX, parse_jsonc
-from din.domain.strategy import SliceSetting, Strategy, StrategyType, dotted, faults_of
-from din.domain.views import RegisterModel
-from din.errors import BadStrategy, UsageError
+from din.cli.asking import ask
+from din.cli.display import UNKNOWN, Column, byte_count, mebibytes, show_document, show_table
+from din.cli.frame import Command, gateway_option, output_option, say
+from din.cli.local_carver import carve_here, partition_here
+from din.cli.model_file import (
+    Finding,
+    ModelFile,
+    check_model_file,
+    finding_of,
+    read_model_file,
+)
+from din.cli.plan import explain_plan
+from din.domain.model import GATEWAY, CarveAnswer, Partition, Slice
+from din.domain.plan import Placement, Plan
+from din.domain.strategy import Strategy
+from din.domain.tensor import DTYPE_BYTES, TensorSpec, nbytes_of
+from din.domain.views import PlanSlices
+from din.errors import CannotPlace, NotFound, Unreachable, UsageError
 
-
-class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
-
-    model_id: str
-    onnx_path: str
-    slicing_strategy: Strategy = Strategy()
-    inputs: dict[str, tuple[int | str, ...]] = {}
-    backend_options: dict[str, str | int | float | bool] = {}
-    before: dict[str, Any] | str | None = None
-    after: dict[str, Any] | str | None = None
-    workers: int = 1
-    replicas: int = 2
-    encrypt: bool | None = None
-
-
-class Registration(Struct, frozen=True):
-    """What to upload, and the order once its hash is known (`source_sha256` is empty here)."""
-
-    model_path: Path
-    order: RegisterModel
-
-
-_KEYS: Final[dict[str, type[Struct]]] = {
-    "": ModelFile,
-    "slicing_strategy": Strategy,
-    "slicing_strategy.slices": SliceSetting,
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+NO_MODEL: Final = "; the model file is not there, so what it names was not looked for"
+EXAMPLE: Final[dict[str, Any]] = {
+    "model_id": "yolov5s",
+    "onnx_path": "yolov5s.onnx",
+    "slicing_strategy": {
+        "type": "graph_partition",
+        "partition_points": ["model.9", "model.13"],
+        "backend_map": {"model.0:model.9": "onnxruntime", "model.10:model.24": "onnxruntime"},
+        "slices": [{"name": "backbone"}, {"name": "neck"}, {"name": "detect_head"}],
+        "ranges": [{"range": "model.0:model.1", "sensitive": True}],
+    },
+    "before": {"name": "image", "size": [640, 640]},
 }
 
 
-def read_model_file(path: Path) -> Registration:
-    """A configuration file. Raises UsageError or BadStrategy naming file, key and value."""
-    content = parse_jsonc(_read(path), str(path))
-    if not isinstance(content, dict):
-        raise UsageError(f"{path} holds no object", hint='it starts with {"model_id": ...')
-    whole = cast("dict[str, object]", content)
-    _check_keys(path, "", whole)
+class Checked(Struct, frozen=True, kw_only=True):
+    """What `din strategy check -o json` prints."""
+
+    schema: str = "din.strategy-check/1"
+    file: str
+    is_right: bool
+    is_model_checked: bool
+    """False when the model file is not there: points and ranges are not known to exist then."""
+    findings: tuple[Finding, ...] = ()
+    slices: tuple[str, ...] = ()
+
+
+class Explained(Struct, frozen=True, kw_only=True):
+    """What `din strategy explain -o json` prints."""
+
+    schema: str = "din.strategy-explain/1"
+    file: str
+    strategy: Strategy
+    partition: Partition
+    carved: CarveAnswer
+    plan: Plan | None = None
+    """Where the slices would go; None when no gateway was asked or none answered."""
+    refusal: str = ""
+    """Why no node can take some slice."""
+
+
+@click.command(
+    "check",
+    cls=Command,
+    examples=("din strategy check centerface.json", "din strategy check centerface.json -o json"),
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@output_option
+def check(file: Path, output: str) -> None:
+    """Whether FILE is right: its form, and against the model file if that is there.
+
+    Says everything that is wrong with line and column. Nothing is sent anywhere. Exit code 2 when
+    something is wrong.
+    """
+    found = _checked(file)
+    if output in ("json", "yaml"):
+        show_document(output, msgspec.json.encode(found))
+    else:
+        for each in found.findings:
+            click.echo(f"{each.place}: {each.message}")
+            if each.hint:
+                say(f"hint: {each.hint}")
+        for name in found.slices:
+            click.echo(name)
+    if not found.is_right:
+        click.get_current_context().exit(UsageError.exit_code)
+    say(f"{file} is right" + ("" if found.is_model_checked else NO_MODEL))
+
+
+def _checked(file: Path) -> Checked:
     try:
-        file = msgspec.convert(whole, ModelFile)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{path}: {_plain(error)}", hint=_missing_hint(error)) from None
-    for fault in faults_of(file.slicing_strategy):
-        raise BadStrategy(f"{path}: {dotted(fault.path)}: {fault.message}", hint=fault.hint)
-    return Registration(_model_path(path, file.onnx_path), _order(file))
-
-
-def _read(path: Path) -> str:
+        read = check_model_file(file)
+    except UsageError as error:
+        return _wrong(file, finding_of(error, file))
+    if read.registration is None:
+        return _wrong(file, *read.findings)
     try:
-        with path.open("rb") as file:
-            return file.read(FILE_BYTES_MAX + 1).decode()
-    except OSError as error:
-        raise UsageError(
-            f"file {str(path)!r} cannot be read: {error.strerror}",
-            hint="--config names a file as in `din model register --help`",
-        ) from None
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{path} is not UTF-8 at byte {error.start}", hint="save it as UTF-8"
-        ) from None
-
-
-def _check_keys(path: Path, place: str, content: Mapping[str, object]) -> None:
-    """Refuse unknown keys, by name and with what was probably meant."""
-    known = _KEYS[place].__struct_fields__
-    for key, value in content.items():
-        inner = f"{place}.{key}".lstrip(".")
-        if key not in known:
-            close = get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
-            raise UsageError(
-                f"{path}: unknown key {inner!r}", hint=f"{hint}keys here: {', '.join(known)}"
-            )
-        if inner not in _KEYS:
-            continue
-        entries = cast("list[object]", value) if isinstance(value, list) else [value]
-        for entry in entries:
-            if isinstance(entry, dict):
-                _check_keys(path, inner, cast("dict[str, object]", entry))
-
-
-def _plain(error: msgspec.ValidationError) -> str:
-    text = str(error)
-    missing = re.search(r"missing required field `([^`]+)`", text)
-    if missing:
-        return f"key {missing.group(1)!r} is missing"
-    text = re.sub(r"Invalid enum value ('.*?')", r"is \1", text)
-    found = re.search(r"^(.*?) - at `\$\.?(.*)`$", text)
-    if found and found.group(1).startswith("is '"):
-        return f"{found.group(2)} {found.group(1)}"
-    return f"{found.group(2) or 'file'}: {found.group(1)}" if found else text
-
-
-def _missing_hint(error: msgspec.ValidationError) -> str:
-    if "missing required" in str(error):
-        return 'a file holds at least "model_id" and "onnx_path"'
-    if "Invalid enum value" in str(error) and "slicing_strategy.type" in str(error):
-        return f"it may be {' or '.join(get_args(StrategyType))}"
-    return "see the example in `din model register --help`"
-
-
-def _model_path(config_path: Path, text: str) -> Path:
-    path = Path(text).expanduser()
-    return path if path.is_absolute() else config_path.parent / path
-
-
-def _order(file: ModelFile) -> RegisterModel:
-    return RegisterModel(
-        model_id=file.model_id,
-        source_sha256="",
-        slicing_strategy=file.slicing_strategy,
-        inputs=file.inputs,
-        backend_options={key: option_text(value) for key, value in file.backend_options.items()},
-        before=_adapter(file.before),
-        after=_adapter(file.after),
-        workers=file.workers,
-        replicas=file.replicas,
-        encrypt=file.encrypt,
+        carved = carve_here(read.registration)
+        partition = partition_here(read.registration, carved)
+    except NotFound:
+        return Checked(file=str(file), is_right=True, is_model_checked=False)
+    except UsageError as error:
+        return _wrong(file, finding_of(error, file), is_model_checked=True)
+    return Checked(
+        file=str(file),
+        is_right=True,
+        is_model_checked=True,
+        slices=tuple(part.name for part in partition.slices),
     )
 
 
-def option_text(value: str | int | float | bool) -> str:
-    """An option as the gateway takes it: text."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _wrong(file: Path, *findings: Finding, is_model_checked: bool = False) -> Checked:
+    return Checked(
+        file=str(file), is_right=False, is_model_checked=is_model_checked, findings=findings
+    )
 
 
-def _adapter(value: dict[str, Any] | str | None) -> dict[str, object] | None:
-    return {"name": value} if isinstance(value, str) else value
+@click.command(
+    "explain",
+    cls=Command,
+    examples=("din strategy explain centerface.json", "din strategy explain FILE --local -o json"),
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--local", "is_local", is_flag=True, help="Ask no gateway where they could go.")
+@gateway_option
+@output_option
+def explain(file: Path, is_local: bool, gateway: str | None, output: str) -> None:
+    """Which slices FILE makes of its model, what crosses between them, and which nodes could take
+    each. Nothing is uploaded or registered.
+    """
+    registration = read_model_file(file)
+    carved = carve_here(registration)
+    partition = partition_here(registration, carved)
+    found = Explained(
+        file=str(file),
+        strategy=registration.order.slicing_strategy,
+        partition=partition,
+        carved=carved,
+    )
+    found = found if is_local else _planned(found, gateway)
+    if output in ("json", "yaml"):
+        show_document(output, msgspec.json.encode(found))
+        return
+    if output == "name":
+        for part in partition.slices:
+            click.echo(part.name)
+        return
+    show_table([each for each in SLICES if output == "wide" or not each.is_wide], partition.slices)
+    _show_crossings(found)
+    if found.plan is not None:
+        click.echo()
+        show_table(PLACES, found.plan.placements)
+        explain_plan(found.plan, is_wide=output == "wide")
+    if found.refusal:
+        say(found.refusal)
 
 
-def read_model_alone(path: Path, model_id: str | None) -> Registration:
-    """A bare ONNX file: DIN decides how to cut it. Raises UsageError."""
-    if not path.is_file():
-        raise UsageError(
-            f"file {str(path)!r} does not exist" if not path.exists() else f"{path} is no file",
-            hint="give the path of an ONNX model, or --config FILE",
-        )
-    if path.suffix in (".json", ".jsonc"):
-        raise UsageError(
-            f"{path} is a configuration, not a model", hint=f"din model register --config {path}"
-        )
-    return Registration(path, RegisterModel(model_id=model_id or path.stem, source_sha256=""))
+def _planned(found: Explained, gateway: str | None) -> Explained:
+    partition = found.partition
+    edges = partition.adapted_edges or partition.edges
+    try:
+        with ask(gateway) as client:
+            plan = client.plan_slices(PlanSlices(slices=partition.slices, edges=edges))
+    except CannotPlace as error:
+        return msgspec.structs.replace(found, refusal=error.story())
+    except Unreachable as error:
+        say(f"which nodes could take them is not known: {error.message}")
+        return found
+    return msgspec.structs.replace(found, plan=plan)
+
+
+def _show_crossings(found: Explained) -> None:
+    names = {part.index: part.name for part in found.partition.slices}
+    specs = {spec.name: spec for part in found.carved.slices for spec in part.outputs}
+    for edge in found.partition.adapted_edges or found.partition.edges:
+        consumers = [names[each] for each in edge.consumers if each != GATEWAY]
+        if edge.producer != GATEWAY and consumers and edge.tensor in specs:
+            size = _size(specs[edge.tensor])
+            click.echo(f"{names[edge.producer]} -> {', '.join(consumers)}: {edge.tensor} ({size})")
+    for line in found.carved.warnings:
+        say(line)
+
+
+def _size(spec: TensorSpec) -> str:
+    dims = spec.shape or ()
+    sizes = tuple(each for each in dims if isinstance(each, int))
+    if spec.shape is None or len(sizes) < len(dims) or spec.dtype not in DTYPE_BYTES:
+        return f"{spec.dtype} {spec.shown_shape()}, size depends on the input"
+    return f"{spec.dtype} {spec.shown_shape()}, {byte_count(nbytes_of(spec.dtype, sizes))}"
+
+
+def _asks(part: Slice) -> str:
+    """What it asks of a node beside its backend."""
+    asked = [
+        part.device_type or "",
+        *(f"{key}={value}" for key, value in part.labels.items()),
+        "trust: high" if part.is_sensitive else "",
+        f"on {', '.join(part.nodes)}" if part.nodes else "",
+        f"not on {', '.join(part.not_nodes)}" if part.not_nodes else "",
+    ]
+    return "; ".join(each for each in asked if each) or UNKNOWN
+
+
+SLICES: Final[tuple[Column[Slice], ...]] = (
+    Column("SLICE", lambda part: str(part.index), is_number=True),
+    Column("NAME", lambda part: part.name),
+    Column("OPERATORS", lambda part: str(part.operators), is_number=True),
+    Column("WEIGHTS", lambda part: byte_count(part.bytes_weights), is_number=True),
+    Column("MEMORY", lambda part: mebibytes(part.memory_mib or None), is_number=True),
+    Column("MFLOP", lambda part: f"{part.flops / 1e6:.1f}", is_wide=True, is_number=True),
+    Column("BACKEND", lambda part: part.backend),
+    Column("ASKS", _asks),
+)
+PLACES: Final[tuple[Column[Placement], ...]] = (
+    Column("NAME", lambda placed: placed.slice_name),
+    Column("WOULD GO TO", lambda placed: placed.node),
+    Column("REASON", lambda placed: placed.reason),
+)
+
+
+@click.command("schema", cls=Command, examples=("din strategy schema > din.schema.json",))
+def schema() -> None:
+    """The JSON Schema of configuration files. Name it in a file for editors to read it:
+
+    \b
+      {"$schema": "./din.schema.json", "model_id": ...
+    """
+    click.echo(msgspec.json.format(msgspec.json.encode(schema_of_files()), indent=2).decode())
+
+
+def schema_of_files() -> dict[str, Any]:
+    """JSON Schema, made of the types that the reader uses."""
+    found = msgspec.json.schema(ModelFile)
+    top = found["$defs"].pop(ModelFile.__name__)
+    return {"$schema": DIALECT, **top, "examples": [EXAMPLE], "$defs": found["$defs"]}

@@ -24,6 +24,7 @@ from din.domain.views import (
     ModelView,
     NodeList,
     NodeView,
+    PlanSlices,
     PlanView,
     RegisterModel,
     TraceList,
@@ -250,6 +251,11 @@ class Client:
         """Where a request would run and why not elsewhere; touches no node."""
         query = {"model": model} | ({"version": version} if version is not None else {})
         return self._get(f"/api/v1/plan?{urlencode(query)}", PlanView).plan
+
+    def plan_slices(self, asked: PlanSlices) -> Plan:
+        """Where slices would go that are not registered. Raises CannotPlace with the reasons."""
+        answer = self.call("POST", "/api/v1/plan", msgspec.json.encode(asked))
+        return decode_answer(answer, PlanView).plan
 
     def traces(self, limit: int = 20) -> TraceList:
         """The newest traces."""

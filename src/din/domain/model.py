@@ -143,6 +143,8 @@ class CarveRequest(Struct, frozen=True, kw_only=True, tag_field="ask", tag="carv
     model_path: str
     output_path: str
     """Folder for slices, each written as `<sha256>`."""
+    is_dry_run: bool = False
+    """Write nothing: only the answer is wanted."""
     output_fd: int = -1
     """A socket that takes slices as memory files instead: nothing is written to a disk then."""
     strategy: Strategy = Strategy()

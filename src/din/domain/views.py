@@ -10,13 +10,16 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from din.domain.deployment import DeploymentState
-from din.domain.model import CutFacts, ModelManifest, SliceKind
+from din.domain.model import CutFacts, Edge, ModelManifest, Slice, SliceKind
 from din.domain.node import NodeHealth, NodeProfile, NodeStatus
 from din.domain.plan import Plan
 from din.domain.request import Trace
-from din.domain.strategy import Strategy
+from din.domain.strategy import SLICES_MAX, Strategy
 from din.domain.tensor import TensorSpec
 from din.domain.trust import DEFAULT_TENANT
+
+EDGES_MAX = 100_000
+"""Of slices whose plan is asked for."""
 
 
 class StuckSlice(Struct, frozen=True, kw_only=True):
@@ -140,6 +143,13 @@ class PlanView(Struct, frozen=True, kw_only=True):
 
     schema: str = "din.plan/1"
     plan: Plan
+
+
+class PlanSlices(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /api/v1/plan: where slices would go that are not registered, as a carver found them."""
+
+    slices: Annotated[tuple[Slice, ...], Meta(min_length=1, max_length=SLICES_MAX)]
+    edges: Annotated[tuple[Edge, ...], Meta(max_length=EDGES_MAX)] = ()
 
 
 class TraceList(Struct, frozen=True, kw_only=True):

@@ -17,13 +17,22 @@ from din.domain.model import ModelManifest
 from din.domain.plan import Plan
 from din.domain.request import Trace
 from din.domain.trust import GATEWAY, Caller, Peer
-from din.domain.views import GatewayView, ModelList, ModelView, NodeList, NodeView, RegisterModel
+from din.domain.views import (
+    GatewayView,
+    ModelList,
+    ModelView,
+    NodeList,
+    NodeView,
+    PlanSlices,
+    RegisterModel,
+)
 from din.errors import NotFound
 from din.gateway.audit import AuditLog
 from din.gateway.core import Gateway
 from din.gateway.draining import Draining
 from din.gateway.service import InferenceAnswer, InferenceCall, InferenceDone, Started
 from din.gateway.serving import Serving
+from din.gateway.trying import plan_slices
 from din.gateway.viewing import model_view, node_view, trust_notes
 from din.placement.compare import compare_split
 from din.version import __version__
@@ -270,6 +279,10 @@ class GatewayService:
     def inspect_model(self, model_id: str, version: str | None = None) -> ModelView:
         """See ControlService."""
         return model_view(self._gateway, self._gateway.models.record(model_id, version))
+
+    def plan_slices(self, asked: PlanSlices) -> Plan:
+        """See ControlService."""
+        return plan_slices(self._gateway.fleet, asked)
 
     async def register_model(self, order: RegisterModel, caller: Caller = GATEWAY) -> ModelView:
         """See ControlService."""

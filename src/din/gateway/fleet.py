@@ -52,6 +52,7 @@ from din.gateway.samples import Samples
 from din.placement.layout import LinkGuess
 from din.placement.planner import plan_deployment
 from din.placement.policy import Policy
+from din.placement.table import FleetTable
 from din.wire.heartbeat import decode_heartbeat, encode_heartbeat_answer
 from din.wire.registration import Registration, RegistrationAnswer
 
@@ -269,6 +270,10 @@ class Fleet:
             is_explained=is_explained,
         )
 
+    def table(self) -> FleetTable:
+        """All nodes as the planner sees them now; not to be changed."""
+        return self._samples.table()
+
     def roomiest_mib(self) -> int:
         """Free and not promised memory of the roomiest routable node."""
         table = self._samples.table()
@@ -280,8 +285,6 @@ class Fleet:
         for member in self._membership.members():
             if member.profile.node_id in self._samples:
                 self._samples.put(self._fleet_node(member))
-
-    # Membership's orders.
 
     def _handle(self, event: MembershipEvent) -> tuple[MembershipInstruction, ...]:
         try:

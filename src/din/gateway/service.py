@@ -26,7 +26,15 @@ from din.domain.plan import Plan
 from din.domain.request import Trace, TraceStep
 from din.domain.tensor import TensorMeta
 from din.domain.trust import DEFAULT_TENANT, Caller, Peer
-from din.domain.views import GatewayView, ModelList, ModelView, NodeList, NodeView, RegisterModel
+from din.domain.views import (
+    GatewayView,
+    ModelList,
+    ModelView,
+    NodeList,
+    NodeView,
+    PlanSlices,
+    RegisterModel,
+)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -179,6 +187,13 @@ class ControlService(Protocol):
 
     def inspect_model(self, model_id: str, version: str | None = None) -> ModelView:
         """One model. Raises NotFound."""
+        ...
+
+    def plan_slices(self, asked: PlanSlices) -> Plan:
+        """Where slices that are not registered would go, as things are; touches no node.
+
+        Raises UsageError for edges that name no slice, CannotPlace with the reasons.
+        """
         ...
 
     async def register_model(self, order: RegisterModel, caller: Caller) -> ModelView:

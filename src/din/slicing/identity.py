@@ -73,7 +73,8 @@ def _numbers(code: str, values: Sequence[Any]) -> bytes:
 def strategy_hash_of(request: CarveRequest) -> str:
     """SHA256 of what shapes the slices: the request without its ways in and out."""
     shaping = msgspec.to_builtins(request)
-    del shaping["model_path"], shaping["output_path"], shaping["output_fd"]
+    for way in ("model_path", "output_path", "output_fd", "is_dry_run"):
+        del shaping[way]
     return hashlib.sha256(msgspec.json.encode(shaping, order="sorted")).hexdigest()
 
 

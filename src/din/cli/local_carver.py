@@ -1,0 +1,76 @@
+"""The carver as a process of the command line's own: what a strategy makes of a model, here.
+
+The model is a stranger's file: it is parsed there, under the carver's limits; nothing is written.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Final
+
+import msgspec
+
+from din.cli.model_file import Registration
+from din.domain.model import CarveAnswer, CarveRequest, Partition
+from din.domain.strategy import Strategy
+from din.domain.views import ErrorView
+from din.errors import DeadlineExceeded, DinError, Internal, NotFound, error_of_code
+from din.gateway.partition import build_partition, marked_private
+from din.gateway.record import adapter_of
+
+CARVE_SECONDS_MAX: Final = 300
+
+
+def carve_here(registration: Registration) -> CarveAnswer:
+    """What the strategy makes of the model file. Raises NotFound without it, the carver's error
+    with the place in the strategy's file, DeadlineExceeded after CARVE_SECONDS_MAX."""
+    path = registration.model_path
+    if not path.is_file():
+        raise NotFound(f"there is no model file {path}", hint="`onnx_path` is relative to its file")
+    strategy = registration.order.slicing_strategy
+    if strategy.type == "auto":
+        # Where DIN cuts, the gateway chooses; what is asked of ranges can be checked here.
+        strategy = Strategy(backend_map=strategy.backend_map, ranges=strategy.ranges)
+    request = CarveRequest(
+        model_path=str(path.resolve()),
+        output_path="",
+        is_dry_run=True,
+        strategy=strategy,
+        input_shapes=registration.order.inputs,
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "din.carver"],
+            input=msgspec.json.encode(request),
+            capture_output=True,
+            timeout=CARVE_SECONDS_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise DeadlineExceeded(
+            f"{path} was not read within {CARVE_SECONDS_MAX} s",
+            hint="try again when this machine has less to do",
+        ) from None
+    try:
+        if done.returncode == 0:
+            return msgspec.json.decode(done.stdout, type=CarveAnswer)
+        view = msgspec.json.decode(done.stdout, type=ErrorView)
+    except msgspec.MsgspecError:
+        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise Internal(
+            f"the carver ended with code {done.returncode} and said nothing: {said}",
+            hint="keep the model file and report this",
+        ) from None
+    raise registration.placed(error_of_code(view.code, view.message, view.hint))
+
+
+def partition_here(registration: Registration, carved: CarveAnswer) -> Partition:
+    """With adapters, and with what `private` asks, as the gateway makes it. Raises UsageError."""
+    order = registration.order
+    try:
+        before, after = adapter_of(order.before, "before"), adapter_of(order.after, "after")
+        partition = build_partition(carved, before, after)
+    except DinError as error:
+        raise registration.placed(error) from None
+    return marked_private(partition, order.slicing_strategy.private)
