@@ -113,6 +113,16 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     artifact_quota_mib: Annotated[
         int, Meta(ge=1, le=2**24, description="disk that model files may take")
     ] = 8192
+    slicing_cache_enabled: Annotated[
+        bool, Meta(description="keep what cutting a model made for the next registration of it")
+    ] = False
+    slicing_cache_size_mb: Annotated[
+        int, Meta(ge=1, le=2**24, description="slices and records that the slicing cache keeps")
+    ] = 128
+    slicing_cache_evict_policy: Annotated[
+        Literal["lru"],
+        Meta(description="what goes when it is full: what was not asked for longest"),
+    ] = "lru"
     encrypt_models: Annotated[
         Literal["auto", "always", "never"],
         Meta(description="seal models that do not say; auto = when other machines can join"),
@@ -217,7 +227,7 @@ SECTIONS: Final[dict[Section, type[Config | ClientConfig]]] = {
 }
 LISTS: Final = ("gateway", "interfaces_allowed", "interfaces_denied")
 """Keys that hold several texts; one text counts as a list of one."""
-UNITS: Final = {"ms": "ms", "mib": "MiB", "bytes": "bytes", "days": "days"}
+UNITS: Final = {"ms": "ms", "mib": "MiB", "mb": "MB", "bytes": "bytes", "days": "days"}
 
 
 class Knob(NamedTuple):

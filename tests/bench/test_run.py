@@ -119,3 +119,11 @@ def test_percentiles_of_few_values() -> None:
     assert median([3.0, 1.0, 2.0]) == 2.0
     assert percentile([1.0], 0.99) == 1.0
     assert percentile(list(map(float, range(100))), 0.99) == 99.0
+
+
+def test_a_known_cut_is_measured_against_its_goal() -> None:
+    (row,) = run(["slice-cache"], lambda row: None, TINY)
+    assert row.value is not None, row
+    assert (row.name, row.unit, row.goal) == ("slice cache hit", "ms", "<= 0.1")
+    assert row.value > 0
+    assert "slice-cache" in groups()["slicing"]

@@ -322,7 +322,10 @@ def test_the_gateways_flags_reach_the_gateway(
     settings = GatewayConfig(**became["settings"])
     assert (settings.node_heartbeat_interval_ms, settings.node_heartbeat_jitter_ms) == (1000, 150)
     assert settings.state_dir == f"{tmp_path}/s"
-    assert "--slicing-cache-enabled does nothing" in told.stderr
+    assert settings.slicing_cache_enabled
+    assert settings.slicing_cache_size_mb == 256
+    assert settings.slicing_cache_evict_policy == "lru"
+    assert "--scheduler-cache-ttl does nothing" in told.stderr
 
 
 @pytest.mark.parametrize(

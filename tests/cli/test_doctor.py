@@ -11,7 +11,7 @@ import pytest
 from din.cli.doctor_gateway import audit_row, clock_row, keys_row
 from din.domain.audit import AuditCheck
 from din.domain.keys import KeyList, KeyView
-from din.domain.views import GatewayView, ModelList
+from din.domain.views import GatewayView, ModelList, SlicingCacheView
 from din.errors import Denied, Unauthenticated
 from tests.cli.conftest import Run
 from tests.client.fake_gateway import (
@@ -245,3 +245,43 @@ def test_models_that_lie_unsealed_and_should_not_are_named_wherever_one_looks(
     assert (row["state"], row["fix"]) == ("warn", "din model inspect centerface")
     assert "centerface lies unsealed on every disk" in run("model", "list").stderr
     assert "no: it lies unsealed" in run("model", "inspect", "centerface").stdout
+
+
+@pytest.mark.parametrize(
+    ("hits", "misses", "evictions", "state", "words", "fix"),
+    [
+        (0, 0, 0, "ok", "nothing was looked up yet", ""),
+        (0, 9, 0, "ok", "0 of 9 look-ups", ""),
+        (8, 2, 0, "ok", "(0.80)", ""),
+        (7, 3, 0, "warn", "below 0.8: too many variants of models", "din model list"),
+        (7, 3, 4, "warn", "4 went for lack of room", "--slicing-cache-size-mb 256"),
+    ],
+)
+def test_a_slicing_cache_that_mostly_misses_is_a_warning(
+    run: Run,
+    fake: FakeGateway,
+    hits: int,
+    misses: int,
+    evictions: int,
+    state: str,
+    words: str,
+    fix: str,
+) -> None:
+    assert rows(run("doctor", "-o", "json"))["slicing cache"]["seen"] == "off"
+    looked_up = hits + misses
+    view = SlicingCacheView(
+        hits=hits,
+        misses=misses,
+        hit_ratio=hits / looked_up if looked_up else None,
+        evictions=evictions,
+        entries=1,
+        nbytes=5_000_000,
+        nbytes_max=128_000_000,
+    )
+    with_cache = msgspec.structs.replace(GATEWAY, slicing_cache=view)
+    fake.routes["GET", "/api/v1/gateway"] = document(with_cache)
+    found = rows(run("doctor", "-o", "json"))["slicing cache"]
+    assert found["state"] == state
+    assert words in found["seen"]
+    assert fix in found["fix"]
+    assert (found["fix"] == "") == (state == "ok")

@@ -2,10 +2,12 @@
 
 import re
 
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from din.domain.node import FleetNode, NodeHealth, NodeId, NodeProfile
 from din.domain.request import SliceTiming
+from din.domain.views import SlicingCacheView
 from din.gateway.metrics import OK, SLICE_SERIES_MAX, GatewayMetrics
 
 
@@ -112,3 +114,21 @@ def test_load_and_events_are_counted():
     assert found["din_heartbeats_total", (("way", "http"),)] == 0
     assert found["din_transfer_bytes_total", (("direction", "in"), ("path", "relay"))] == 150
     assert found["din_scheduling_duration_seconds_count", ()] == 1
+
+
+def test_the_slicing_cache_has_no_ratio_before_its_first_look_up():
+    metrics = GatewayMetrics()
+    assert b"slicing_cache" not in metrics.text()
+    view = SlicingCacheView(
+        hits=0, misses=0, hit_ratio=None, evictions=0, entries=0, nbytes=0, nbytes_max=10
+    )
+    views = [view]
+    metrics.watch_slicing_cache(lambda: views[-1])
+    found = samples(metrics)
+    assert found["din_slicing_cache_hits_total", ()] == 0
+    assert ("din_slicing_cache_hit_ratio", ()) not in found
+    views.append(replace(view, hits=3, misses=1, hit_ratio=0.75))
+    found = samples(metrics)
+    assert found["din_slicing_cache_hit_ratio", ()] == 0.75
+    assert found["din_slicing_cache_hits_total", ()] == 3
+    assert found["din_slicing_cache_misses_total", ()] == 1

@@ -30,7 +30,7 @@ from din.errors import (
 from din.flow.timeout import Timeouts
 from din.gateway.models import MODELS_MAX, ModelBook
 from din.gateway.names import MODEL_ID_BYTES_MAX, MODEL_ID_CHARS_MAX, nearest, normal_model_id
-from din.gateway.record import REPLICAS_MAX, WORKERS_MAX, ModelRecord
+from din.gateway.record import REPLICAS_MAX, WORKERS_MAX, ModelRecord, artifacts_of
 from din.gateway.serving import Serving
 from din.store.sqlite import SqliteStore
 from tests.strategies import ordered
@@ -609,5 +609,27 @@ def test_a_record_that_nothing_can_read_is_named(run):
         play.restart()
         with pytest.raises(Internal, match=r"'models/faces/1'.*by_magic"):
             await play.book.load()
+
+    run(story)
+
+
+def test_files_that_the_slicing_cache_keeps_stay_until_it_lets_them_go(run):
+    async def story(play: Play) -> None:
+        held: set[str] = set()
+        play.book.needed_too = lambda: held
+        record = await play.register(is_dry_run=True)
+        made = {sha for sha in artifacts_of(record) if sha != record.manifest.source_sha256}
+        assert not made & play.artifacts.hashes()
+        held |= made
+        await play.register()
+        await play.book.remove("faces")
+        assert play.artifacts.hashes() == made
+        play.restart()
+        play.book.needed_too = lambda: held
+        await play.book.load()
+        assert play.artifacts.hashes() == made
+        held.clear()
+        play.book.drop_artifacts(made)
+        assert play.artifacts.hashes() == set()
 
     run(story)

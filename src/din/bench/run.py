@@ -48,6 +48,7 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
         "din.bench.encrypted:encrypted_links", "one frame by TLS against plain TCP"
     ),
     "datagrams": Benchmark("din.bench.datagrams:datagrams", "beats by datagram a gateway takes"),
+    "slice-cache": Benchmark("din.bench.cached:cache_hits", "a cut of a model that is known"),
     "join": Benchmark("din.bench.joining:joins", "a machine gets its certificate by a token"),
 }
 TRUST: Final = (
@@ -56,8 +57,10 @@ TRUST: Final = (
     "join",
     "datagrams",
 )
+SLICING: Final = ("slice-cache", "slices")
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
-    "road": tuple(name for name in BENCHMARKS if name not in TRUST),
+    "road": tuple(name for name in BENCHMARKS if name not in (*TRUST, "slice-cache")),
+    "slicing": SLICING,
     "trust": TRUST,
 }
 

@@ -32,6 +32,7 @@ from din.config import GatewayConfig, check_gateway_network, is_loopback, receiv
 from din.discovery.membership import Membership
 from din.discovery.schedule import BeatSchedule
 from din.errors import DinError
+from din.gateway.carve_cache import opened_cache
 from din.gateway.carving import Carving
 from din.gateway.control import GatewayService
 from din.gateway.core import Effects, Gateway
@@ -188,11 +189,13 @@ def _effects(
 ) -> Effects:
     artifacts = ArtifactFolder(state / "artifacts", config.artifact_quota_mib * 1024 * 1024)
     vault = _vault(config, state)
+    cache = opened_cache(state / "slicing-cache", artifacts, config, log)
     return Effects(
         gateway_id=identity.node_id,
         store=store,
         artifacts=artifacts,
-        carving=Carving(artifacts, state / "carving", vault),
+        carving=Carving(artifacts, state / "carving", vault, cache),
+        carve_cache=cache,
         vault=vault,
         membership=Membership(schedule),
         policy=policy_of(config.policy),
@@ -289,6 +292,8 @@ def _watch(gateway: Gateway, config: GatewayConfig) -> None:
     metrics = gateway.effects.metrics
     metrics.watch_fleet(gateway.fleet.fleet_nodes, monotonic_ms, config.discovery_mode)
     metrics.watch_load(lambda: gateway.direct.waiting, lambda: gateway.dispatch.inflight)
+    if (cache := gateway.effects.carve_cache) is not None:
+        metrics.watch_slicing_cache(cache.view)
     metrics.know_models(gateway.models.model_ids())
 
 

@@ -18,7 +18,7 @@ from din.client.client import Client, decode_answer
 from din.config import Section, is_loopback
 from din.domain.audit import AuditCheck
 from din.domain.keys import KeyList, KeyView
-from din.domain.views import GatewayView, ModelList, NodeList
+from din.domain.views import GatewayView, ModelList, NodeList, SlicingCacheView
 from din.errors import Denied, DinError, Unauthenticated, Unreachable
 from din.system.clock import wall_clock_ms
 
@@ -27,6 +27,9 @@ SKEW_BAD_S: Final = 600
 RECENTLY: Final = timedelta(days=7)
 """A key that was used so shortly before it expired is probably still shown by somebody."""
 NAMES_MAX: Final = 5
+HIT_RATIO_MIN: Final = 0.8
+LOOK_UPS_MIN: Final = 10
+"""The first time that a model is cut is no hit: fewer look-ups say nothing."""
 SECURE_FIX: Final = "din down && din up --host ADDRESS"
 JOIN_FIX: Final = "din node join -, then start it without --insecure-network"
 
@@ -95,6 +98,7 @@ def check_gateway(gateway: str | None) -> Iterator[Check]:
                 view = client.gateway()
                 yield gateway_row(view, client.url)
                 yield require_key_row(view)
+                yield slicing_cache_row(view.slicing_cache)
                 name = "nodes"
                 nodes = client.nodes()
                 yield nodes_row(nodes)
@@ -200,6 +204,26 @@ def require_key_row(view: GatewayView) -> Check:
         return Check("require_key", "ok", "on: programs on the gateway's machine show a key too")
     seen = "off: every program on the gateway's machine may do everything"
     return Check("require_key", "ok", seen)
+
+
+def slicing_cache_row(view: SlicingCacheView | None) -> Check:
+    """Whether cuts of models are mostly known, once enough were asked for."""
+    if view is None:
+        return Check("slicing cache", "ok", "off")
+    used = f"{view.nbytes / 1e6:.0f} of {view.nbytes_max / 1e6:.0f} MB"
+    if view.hit_ratio is None:
+        return Check("slicing cache", "ok", f"nothing was looked up yet; {used}")
+    looked_up = view.hits + view.misses
+    seen = f"{view.hits} of {looked_up} look-ups were known ({view.hit_ratio:.2f}); {used}"
+    if view.hit_ratio >= HIT_RATIO_MIN or looked_up < LOOK_UPS_MIN:
+        return Check("slicing cache", "ok", seen)
+    seen += f"; below {HIT_RATIO_MIN}: too many variants of models (qat, int8, fp16)"
+    if view.evictions:
+        seen += f", {view.evictions} went for lack of room"
+        larger = 2 * view.nbytes_max // 1_000_000
+        fix = f"din down && din up --slicing-cache-enabled --slicing-cache-size-mb {larger}"
+        return Check("slicing cache", "warn", seen, fix)
+    return Check("slicing cache", "warn", seen, "din model list")
 
 
 def _administrator_rows(client: Client) -> Iterator[Check]:

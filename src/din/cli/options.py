@@ -27,10 +27,6 @@ def _apply(function: Function, decorators: tuple[Callable[[Function], Function],
     return function
 
 
-_NO_SLICING_CACHE: Final = (
-    "DIN cuts a model once, when it is registered, and keeps the slices by their hash, so there is "
-    "no cutting per request to cache"
-)
 _NO_SCHEDULER_CACHE: Final = (
     "routes are chosen from the live fleet in microseconds, so there is no cached view of it that "
     "could be too old"
@@ -71,10 +67,35 @@ def _trust_options(function: Function) -> Function:
     )
 
 
+def _slicing_cache_options(function: Function) -> Function:
+    return _apply(
+        function,
+        (
+            click.option(
+                "--slicing-cache-enabled",
+                is_flag=True,
+                default=None,
+                help="Keep what cutting a model made for the next registration of it.",
+            ),
+            click.option(
+                "--slicing-cache-size-mb",
+                type=int,
+                metavar="MB",
+                help="What the slicing cache may keep, slices included; 128.",
+            ),
+            click.option(
+                "--slicing-cache-evict-policy",
+                metavar="NAME",
+                help="What goes when the slicing cache is full; lru.",
+            ),
+        ),
+    )
+
+
 def gateway_options(function: Function) -> Function:
     """Options of `din up` and `din gateway start`, named like the keys of the settings."""
     return _apply(
-        _trust_options(function),
+        _slicing_cache_options(_trust_options(function)),
         (
             click.option("--host", metavar="ADDRESS", help="Address to listen on; 127.0.0.1."),
             click.option("--port", type=int, help="Port of plain HTTP, on loopback; 8000."),
@@ -103,11 +124,6 @@ def gateway_options(function: Function) -> Function:
                 "--policy",
                 metavar="NAME",
                 help="How nodes are chosen; see `din config explain policy`.",
-            ),
-            _needless("--slicing-cache-enabled", _NO_SLICING_CACHE, is_flag=True),
-            _needless("--slicing-cache-size-mb", _NO_SLICING_CACHE, type=int),
-            _needless(
-                "--slicing-cache-evict-policy", _NO_SLICING_CACHE, type=click.Choice(("lru",))
             ),
         ),
     )

@@ -167,6 +167,20 @@ class ErrorView(Struct, frozen=True, kw_only=True):
     hint: str = ""
 
 
+class SlicingCacheView(Struct, frozen=True, kw_only=True):
+    """How the slicing cache of a gateway does, since it started."""
+
+    hits: int
+    misses: int
+    hit_ratio: float | None
+    """None before anything was looked up."""
+    evictions: int
+    entries: int
+    nbytes: int
+    """Answers and the files of their slices."""
+    nbytes_max: int
+
+
 class GatewayView(Struct, frozen=True, kw_only=True):
     """GET /api/v1/gateway."""
 
@@ -187,6 +201,8 @@ class GatewayView(Struct, frozen=True, kw_only=True):
     """Plain text is spoken off loopback."""
     is_key_required: bool = False
     """Programs on its machine show an API key as well."""
+    slicing_cache: SlicingCacheView | None = None
+    """None = it is off."""
 
 
 class RegisterModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

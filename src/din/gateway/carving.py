@@ -13,8 +13,9 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ from din.artifacts.files import ArtifactFolder
 from din.domain.model import Artifact, CarveAnswer, CarveRequest
 from din.domain.views import ErrorView
 from din.errors import DeadlineExceeded, DinError, Internal, error_of_code
+from din.gateway.carve_cache import CarveCache, key_of
 from din.gateway.vault import Vault
 from din.system.descriptors import close_all, control_pair, receive_message
 
@@ -38,10 +40,17 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 class Carving:
     """Runs carvers and moves what they made into the artifact folder."""
 
-    def __init__(self, artifacts: ArtifactFolder, scratch: Path, vault: Vault) -> None:
+    def __init__(
+        self,
+        artifacts: ArtifactFolder,
+        scratch: Path,
+        vault: Vault,
+        cache: CarveCache | None = None,
+    ) -> None:
         self._artifacts = artifacts
         self._scratch = scratch
         self._vault = vault
+        self._cache = cache
         self._places = asyncio.Semaphore(CARVERS_MAX)
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
@@ -54,6 +63,25 @@ class Carving:
         Raises NotFound without the source, the carver's DinError, DeadlineExceeded after
         CARVE_SECONDS_MAX, Internal when the carver died without an answer.
         """
+        make = partial(self._carve, request, source_sha256, is_sealed=is_sealed)
+        if self._cache is None:
+            return await make()
+        return await self._cache.carve(
+            key_of(request, {"": source_sha256}, self._circumstances((source_sha256,), is_sealed)),
+            (source_sha256,),
+            make,
+        )
+
+    def _circumstances(self, sources: Collection[str], is_sealed: bool) -> object:
+        """How files are kept decides of what an answer consists: sealed slices open with one master
+        key only, and of others what lies sealed cannot be fetched as it is."""
+        if is_sealed:
+            return self._vault.master_id
+        return [self._artifacts.sealed_file(each) is None for each in sources]
+
+    async def _carve(
+        self, request: CarveRequest, source_sha256: str, *, is_sealed: bool
+    ) -> CarveAnswer:
         async with self._places:
             folder = Path(tempfile.mkdtemp(dir=self._scratch))
             path, source_fd = await self._source(source_sha256)

@@ -145,6 +145,7 @@ class GatewayService:
 
     def gateway_view(self) -> GatewayView:
         """See ControlService."""
+        cache = self._gateway.effects.carve_cache
         return GatewayView(
             gateway_id=self._gateway.effects.gateway_id,
             cluster=self._cluster,
@@ -158,6 +159,7 @@ class GatewayService:
             links=self._gateway.effects.terms().links,
             is_insecure_network=self._is_insecure_network,
             is_key_required=self._is_key_required,
+            slicing_cache=cache.view() if cache is not None else None,
         )
 
     def list_nodes(self) -> NodeList:

@@ -23,6 +23,7 @@ from din.domain.node import NodeId
 from din.errors import DinError
 from din.flow.timeout import Timeouts
 from din.gateway.beats import BeatKeys
+from din.gateway.carve_cache import CarveCache
 from din.gateway.carving import Carving
 from din.gateway.deployer import Deployer
 from din.gateway.dialable import dialable
@@ -85,6 +86,8 @@ class Effects:
     random: Random
     report: Callable[..., None]
     result_bytes_max: int
+    carve_cache: CarveCache | None = None
+    """The one that `carving` asks; None = it asks none."""
     takes_workers: bool = True
     """Whether workers on this host are fed by this process itself."""
 
@@ -143,6 +146,8 @@ class Gateway:
         self.fleet.connect(self)
         self.links.connect(self.relay, self.direct, self)
         self.models.connect(self.deployer)
+        if (cache := self.effects.carve_cache) is not None:
+            self.models.needed_too, cache.drop = cache.held, self.models.drop_artifacts
         self.deployer.on_ready = self._model_ready
         self.deployer.on_failed = self._model_failed
         self.deployer.on_too_large = self._model_too_large

@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from din.domain.node import FleetNode
 from din.domain.request import SliceTiming
+from din.domain.views import SlicingCacheView
 from din.gateway.tallies import CounterFamily, HistogramFamily, TallyCollector
 from din.version import __version__
 
@@ -193,6 +194,10 @@ class GatewayMetrics:
         text = "Heartbeats by datagram that were not believed."
         self.registry.register(_Counts("din_heartbeats_refused", text, "reason", refused))
 
+    def watch_slicing_cache(self, view: Callable[[], SlicingCacheView]) -> None:
+        """Read the slicing cache at scrape time. Once."""
+        self.registry.register(_SlicingCacheCollector(view))
+
     def watch_fleet(
         self, nodes: Callable[[], Iterable[FleetNode]], now_ms: Callable[[], int], mode: str
     ) -> None:
@@ -219,6 +224,31 @@ class _Counts(Collector):
         for key, count in self._counts.items():
             family.add_metric([key.replace(" ", "_")], count)
         yield family
+
+
+class _SlicingCacheCollector(Collector):
+    """What the slicing cache does; its ratio has no sample before anything was looked up."""
+
+    def __init__(self, view: Callable[[], SlicingCacheView]) -> None:
+        self._view = view
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """Counters since the start, and what is kept now."""
+        view, name = self._view(), "din_slicing_cache"
+        counts = (
+            ("hits", "Cuts of a model that were known.", view.hits),
+            ("misses", "Cuts of a model that had to be made.", view.misses),
+            ("evictions", "Known cuts that went because the cache was full.", view.evictions),
+        )
+        for what, text, count in counts:
+            yield CounterMetricFamily(f"{name}_{what}", text, value=count)
+        yield GaugeMetricFamily(f"{name}_bytes", "Kept, with the slices.", value=view.nbytes)
+        ratio = GaugeMetricFamily(
+            f"{name}_hit_ratio", "Known of all that was asked; low = too many variants of models."
+        )
+        if view.hit_ratio is not None:
+            ratio.add_metric([], view.hit_ratio)
+        yield ratio
 
 
 class _FleetCollector(Collector):

@@ -76,6 +76,8 @@ class ModelBook:
         self._builds = 0
         """Versions in the making: their artifacts are in no record yet, so none is dropped."""
         self._unneeded: set[str] = set()
+        self.needed_too: Callable[[], set[str]] = set
+        """Artifacts that somebody else keeps: the slicing cache."""
 
     def connect(self, deployer: Deploying) -> None:
         """Who deploys. Once, before load()."""
@@ -87,7 +89,7 @@ class ModelBook:
         for entry in await self._store.list("models/"):
             record = read_record(entry)
             self._records.setdefault(record.manifest.model_id, {})[record.manifest.version] = record
-        self._drop_artifacts(set(self._artifacts.hashes()))
+        self.drop_artifacts(set(self._artifacts.hashes()))
         for record in self._all_records():
             await self._deploy(record)
 
@@ -178,7 +180,7 @@ class ModelBook:
         version = str(int(newest_of(known)) + 1) if known else "1"
         record = await self._build(order, version, digest, None, tenant)
         if order.is_dry_run:
-            self._drop_artifacts(artifacts_of(record) - {order.source_sha256})
+            self.drop_artifacts(artifacts_of(record) - {order.source_sha256})
         else:
             await self._keep(record)
         return record
@@ -206,7 +208,7 @@ class ModelBook:
         if old is not None:
             assert self._deployer is not None, "connect() comes first"
             await self._deployer.retire(old)
-        self._drop_artifacts(artifacts_of(record))
+        self.drop_artifacts(artifacts_of(record))
         return cut
 
     async def _build(
@@ -224,7 +226,7 @@ class ModelBook:
             tenant=tenant,
             memory_mib_max=memory_mib_max,
             is_fetched=self._is_slice,
-            drop=self._drop_artifacts,
+            drop=self.drop_artifacts,
         )
 
     async def _keep(self, record: ModelRecord) -> None:
@@ -290,14 +292,15 @@ class ModelBook:
             yield
         finally:
             self._builds -= 1
-            self._drop_artifacts(set())
+            self.drop_artifacts(set())
 
-    def _drop_artifacts(self, sha256s: set[str]) -> None:
-        """Drop those that no version needs, as soon as none is in the making."""
+    def drop_artifacts(self, sha256s: set[str]) -> None:
+        """Drop those that nobody needs, as soon as no version is in the making."""
         self._unneeded |= sha256s
         if self._builds or not self._unneeded:
             return
-        kept = {sha256 for each in self._all_records() for sha256 in artifacts_of(each)}
+        kept = self.needed_too()
+        kept |= {sha256 for each in self._all_records() for sha256 in artifacts_of(each)}
         for sha256 in self._unneeded - kept:
             self._artifacts.remove(sha256)
         self._unneeded.clear()
@@ -337,7 +340,7 @@ class ModelBook:
         serving = self._servings.pop((model_id, version), None)
         if serving is not None:
             await self._deployer.retire(serving)
-        self._drop_artifacts(artifacts_of(record))
+        self.drop_artifacts(artifacts_of(record))
 
     async def _unrecord(self, model_id: str, version: str) -> ModelRecord:
         record = self._records[model_id][version]

@@ -65,6 +65,13 @@ class Vault:
 
         return open_master_key(self._folder)
 
+    @cached_property
+    def master_id(self) -> str:
+        """Tells master keys apart without telling them. Raises Denied, UsageError, Unavailable."""
+        from din.trust.sealing import sha256_hex
+
+        return sha256_hex(b"din master key\0" + self._master)
+
     @property
     def signing_key(self) -> str:
         """The public half, as a node keeps it. Raises Denied, UsageError, Unavailable."""
