@@ -129,9 +129,4 @@ def bytes_of_edges(path: Path, tensor: Any) -> list[int]:
     found = analyse(path.read_bytes(), {"input.1": tensor.shape})
     composed = Composed(found, slices_by_points(found.graph, POINTS))
     composed.run({"input.1": tensor})
-    producers = {edge.tensor: edge.producer for edge in composed.edges}
-    return [
-        nbytes
-        for (name, consumer), nbytes in composed.crossed.items()
-        if 1 in (producers[name], consumer)
-    ]
+    return [value.nbytes for (_, *ends), value in composed.crossed.items() if 1 in ends]

@@ -8,8 +8,11 @@ from onnx import helper
 
 from din.bench.composed import Composed, engine
 from din.errors import BadStrategy
+from din.placement.boundaries import blocks_of
+from din.placement.boundaries import boundaries_of as placement_boundaries
 from din.slicing.cutting import boundaries_of, slices_by_memory
 from din.slicing.slicer import analyse
+from din.slicing.table import cut_table
 
 node = helper.make_node
 SIDE = 512
@@ -57,6 +60,16 @@ def test_every_boundary_inside_a_quantised_unit_is_closed(build):
     for place in range(1, len(kinds)):
         between = (kinds[place - 1], kinds[place]) == ("QuantizeLinear", "DequantizeLinear")
         assert bounds.is_open[place] == between
+
+
+def test_blocks_that_placement_chooses_among_end_between_quantised_units(build):
+    found = analyse(quantised(build, 4).SerializeToString(), {})
+    table = cut_table(found.graph, found.shapes, found.sizes, found.source_sha256)
+    kinds = [each.proto.op_type for each in found.graph.dynamic]
+    inner = blocks_of(placement_boundaries(table)).edges[1:-1]
+    assert inner
+    for place in inner:
+        assert (kinds[place - 1], kinds[place]) == ("QuantizeLinear", "DequantizeLinear")
 
 
 def test_what_skips_over_units_closes_them_for_as_long_as_it_crosses(build):

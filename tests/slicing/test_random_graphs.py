@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,9 +12,7 @@ from din.slicing.elements import word_of
 from din.slicing.parts import divide
 from din.slicing.slicer import analyse
 from din.slicing.together import kept_together
-
-sys.path.insert(0, str(Path(__file__).parent))
-from random_graphs import RandomGraph, random_graphs
+from tests.slicing.random_graphs import RandomGraph, random_graphs
 
 CALM = settings(
     max_examples=120,

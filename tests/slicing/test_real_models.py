@@ -4,37 +4,17 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import onnx
 import pytest
 
 from din.domain.model import GATEWAY, Edge
 from din.slicing.slicer import analyse
-
-RNG = np.random.default_rng(7)
-CENTERFACE = {"input.1": ("B", 3, "H", "W")}
-
-
-def _feeds(name):
-    if name == "centerface":
-        return {"input.1": RNG.uniform(0, 255, (1, 3, 96, 128)).astype(np.float32)}
-    if name == "magika":
-        return {"bytes": RNG.integers(0, 256, (2, 2048)).astype(np.int32)}
-    if name == "basic-pitch":
-        return {"serving_default_input_2:0": RNG.normal(0, 0.1, (1, 43844, 1)).astype(np.float32)}
-    if name == "blazeface":
-        return {"input:0": RNG.uniform(-1, 1, (1, 128, 128, 3)).astype(np.float32)}
-    sides = {"ppocr-det": (64, 96), "ppocr-cls": (48, 192), "ppocr-rec": (48, 128)}[name]
-    return {"x": RNG.uniform(-1, 1, (1, 3, *sides)).astype(np.float32)}
-
-
-def _shapes(name):
-    return CENTERFACE if name == "centerface" else {}
+from tests.slicing.real_models import CENTERFACE, NAMES, feeds_of, shapes_of
 
 
 def test_centerface_cut_at_404_and_474_is_bitwise_the_whole(bench, fetched):
     sliced = bench.check(
-        fetched("centerface"), _feeds("centerface"), "404", "474", input_shapes=CENTERFACE
+        fetched("centerface"), feeds_of("centerface"), "404", "474", input_shapes=CENTERFACE
     )
     answer = sliced.answer
     assert len(answer.slices) == 3
@@ -59,17 +39,14 @@ def test_centerface_at_a_fixed_size_knows_its_crossings(bench, fetched):
     assert answer.cuts[0].nbytes == 4 * (24 * 128 * 128 + 32 * 64 * 64)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["centerface", "magika", "ppocr-det", "ppocr-cls", "ppocr-rec", "basic-pitch", "blazeface"],
-)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("ways", [2, 3, 5])
 def test_cut_anywhere_the_answer_is_the_whole_models(bench, fetched, name, ways):
-    data, shapes = fetched(name), _shapes(name)
+    data, shapes = fetched(name), shapes_of(name)
     dynamic = analyse(data, shapes).graph.dynamic
     draw = random.Random(f"{name}{ways}")
     points = [each.writes[0] for each in draw.sample(dynamic[:-1], ways - 1)]
-    sliced = bench.check(data, _feeds(name), *points, input_shapes=shapes)
+    sliced = bench.check(data, feeds_of(name), *points, input_shapes=shapes)
     assert len(sliced.answer.slices) == ways
     for part in sliced.answer.slices:
         if any(each.shape is None for each in (*part.inputs, *part.outputs)):
@@ -92,7 +69,7 @@ def test_memory_limit_cuts_into_the_fewest_slices_that_fit(bench, fetched):
     data = fetched("ppocr-rec")
     whole = bench.cut(data).answer.slices[0]
     limit = whole.memory_mib - 20
-    sliced = bench.check(data, _feeds("ppocr-rec"), memory_mib_max=limit)
+    sliced = bench.check(data, feeds_of("ppocr-rec"), memory_mib_max=limit)
     assert len(sliced.answer.slices) >= 2
     assert all(each.memory_mib <= limit for each in sliced.answer.slices)
     generous = bench.cut(data, memory_mib_max=whole.memory_mib).answer
@@ -103,5 +80,5 @@ def test_every_operator_of_a_model_can_be_a_slice_of_its_own(bench, fetched):
     data = fetched("magika")
     dynamic = analyse(data, {}).graph.dynamic
     points = [each.name for each in dynamic[:-1]]
-    sliced = bench.check(data, _feeds("magika"), *points)
+    sliced = bench.check(data, feeds_of("magika"), *points)
     assert len(sliced.answer.slices) == len(dynamic)

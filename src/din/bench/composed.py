@@ -32,8 +32,8 @@ class Composed:
             for part in self.parts
         ]
         self._consumers = _by_producer(self.edges)
-        self.crossed: dict[tuple[str, int], int] = {}
-        """Bytes of each tensor that went from slice to slice in the last run, by its consumer."""
+        self.crossed: dict[tuple[str, int, int], Any] = {}
+        """What went from slice to slice in the last run: by tensor, producer and consumer."""
 
     def run(self, feeds: Values) -> Values:
         """Outputs by name. Raises ExecutionFailed when the edges leave a slice without an input."""
@@ -59,7 +59,7 @@ class Composed:
             for consumer in consumers:
                 inboxes[consumer][tensor] = values[tensor]
                 if GATEWAY not in (producer, consumer):
-                    self.crossed[tensor, consumer] = values[tensor].nbytes
+                    self.crossed[tensor, producer, consumer] = values[tensor]
 
 
 def engine(data: bytes, level: str = "all") -> Any:

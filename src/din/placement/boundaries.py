@@ -125,14 +125,13 @@ def blocks_of(
     boundaries: Boundaries, wanted: Collection[int] = (), blocks_max: int = BLOCKS_MAX
 ) -> Blocks:
     """At most `blocks_max` blocks, and those that end at the boundaries `wanted` where these are
-    open. The graph is walked in equal steps of work and weights; in each the boundary is taken that
-    parts the fewest quantised operators, then the one with the fewest bytes, then the narrowest."""
+    open. The graph is walked in equal steps of work and weights; in each the boundary is taken with
+    the fewest bytes, then the narrowest, of those that part no quantised operator."""
     count = len(boundaries.table.operators)
-    inner = np.flatnonzero(boundaries.is_open[1:count]) + 1
+    is_free = boundaries.is_open[1:count] & (boundaries.splits[1:count] == 0)
+    inner = np.flatnonzero(is_free) + 1
     steps = _steps(boundaries, blocks_max - 1)[inner]
-    order = np.lexsort(
-        (boundaries.width[inner], boundaries.nbytes[inner], boundaries.splits[inner], steps)
-    )
+    order = np.lexsort((boundaries.width[inner], boundaries.nbytes[inner], steps))
     first = np.unique(steps[order], return_index=True)[1]
     chosen = set(inner[order[first]].tolist())
     chosen |= {each for each in wanted if 0 < each < count and boundaries.is_open[each]}
