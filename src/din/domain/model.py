@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from din.domain.encoding import Encoding
 from din.domain.strategy import Strategy
 from din.domain.tensor import TensorSpec
 
@@ -153,6 +154,8 @@ class CarveRequest(Struct, frozen=True, kw_only=True, tag_field="ask", tag="carv
     """When the strategy says no place: cut where the crossings are smallest, so that each fits."""
     assignment: tuple[int, ...] = ()
     """Slice of each operator of the model's CutTable, in its order; comes before all the others."""
+    encodings: dict[str, Encoding] = {}
+    """Of tensors between slices; what is not named crosses as it is."""
 
 
 class AnalyseRequest(Struct, frozen=True, kw_only=True, tag_field="ask", tag="analyse"):
@@ -169,6 +172,8 @@ class CutFacts(Struct, frozen=True, kw_only=True):
     tensors: tuple[str, ...]
     nbytes: int | None
     """None when a shape is not known before a run."""
+    nbytes_exact: int | None = None
+    """Without encodings; the same where there are none."""
 
 
 class CarveAnswer(Struct, frozen=True, kw_only=True):
@@ -185,4 +190,6 @@ class CarveAnswer(Struct, frozen=True, kw_only=True):
     opset: int
     ir_version: int
     unused_inputs: tuple[str, ...] = ()
+    exact_only: dict[str, str] = {}
+    """Tensors between slices that may not be encoded, and why."""
     warnings: tuple[str, ...] = ()

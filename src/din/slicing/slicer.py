@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 from onnx import ModelProto
 
 from din.domain.cuts import CutTable
@@ -15,7 +16,6 @@ from din.domain.model import (
     Artifact,
     CarveAnswer,
     CarveRequest,
-    Edge,
     Slice,
 )
 from din.domain.strategy import SliceSetting, check_strategy
@@ -25,6 +25,7 @@ from din.slicing.assignment import BACKEND_DEFAULT, assign
 from din.slicing.cutting import splits_quantised
 from din.slicing.elements import signature_of, spec_of
 from din.slicing.emission import emit
+from din.slicing.encoding import Coded, encode, exact_bytes, exact_reason
 from din.slicing.identity import slice_id_of, stamp, strategy_hash_of
 from din.slicing.operators import OperatorGraph, read_operators
 from din.slicing.parts import Part, cut_facts, divide
@@ -115,15 +116,19 @@ def slice_model(data: bytes, request: CarveRequest, din_version: str) -> Sliced:
         assigned = assign(found.graph, found.sizes, request)
         count = len(assigned.settings)
         parts, edges = divide(found.graph, found.shapes, assigned.slice_of, count)
+        opset = _opset(found.model)
+        coded = encode(
+            found.model, found.graph, found.shapes, parts, edges, request.encodings, opset
+        )
         facts = {
             "parent_sha256": found.source_sha256,
             "slice.count": str(count),
             "strategy_hash": strategy_hash_of(request),
             "din_version": din_version,
         }
-        files = tuple(_file_of(found, part, facts) for part in parts)
-        slices = tuple(map(partial(_slice, found), parts, files, assigned.settings))
-        answer = _answer(found, slices, edges)
+        files = tuple(_file_of(found, coded, part, facts) for part in coded.parts)
+        slices = tuple(map(partial(_slice, found, coded), coded.parts, files, assigned.settings))
+        answer = _answer(found, slices, coded)
         return Sliced(answer, {each.artifact.sha256: each.data for each in files})
     except UnicodeError as error:
         raise _not_text(error) from None
@@ -145,8 +150,9 @@ def _check_signature(graph: OperatorGraph) -> None:
             )
 
 
-def _file_of(found: Analysed, part: Part, facts: dict[str, str]) -> _File:
-    model = emit(found.model, found.graph, found.shapes, part)
+def _file_of(found: Analysed, coded: Coded, part: Part, facts: dict[str, str]) -> _File:
+    model = emit(found.model, found.graph, coded.shapes, part)
+    coded.write(model, part)
     slice_id = slice_id_of(model)
     own = {
         "slice.id": slice_id,
@@ -159,10 +165,10 @@ def _file_of(found: Analysed, part: Part, facts: dict[str, str]) -> _File:
     return _File(data, slice_id, Artifact(hashlib.sha256(data).hexdigest(), len(data)))
 
 
-def _slice(found: Analysed, part: Part, file: _File, setting: SliceSetting) -> Slice:
+def _slice(found: Analysed, coded: Coded, part: Part, file: _File, setting: SliceSetting) -> Slice:
     sizes, dynamic = found.sizes, list(part.dynamic)
     weights = sizes.weights({each.index for each in part.constants}, set(part.stored), dynamic)
-    types = found.shapes.types
+    types = coded.shapes.types
     return Slice(
         index=part.index,
         slice_id=file.slice_id,
@@ -188,11 +194,19 @@ def _slice(found: Analysed, part: Part, file: _File, setting: SliceSetting) -> S
 def _answer(
     found: Analysed,
     slices: tuple[Slice, ...],
-    edges: tuple[Edge, ...],
+    coded: Coded,
 ) -> CarveAnswer:
-    cuts = cut_facts(found.shapes, edges, len(slices))
+    edges = coded.edges
+    cuts = tuple(
+        replace(cut, nbytes_exact=exact_bytes(coded, cut.tensors))
+        for cut in cut_facts(coded.shapes, edges, len(slices))
+    )
     used = {edge.tensor for edge in edges}
-    split = [name for cut in cuts for name in cut.tensors if splits_quantised(found.graph, name)]
+    crossing = [name for cut in cuts for name in cut.tensors]
+    split = [name for name in crossing if splits_quantised(found.graph, name)]
+    raw = dict.fromkeys(map(coded.exact_name, crossing))
+    opset = _opset(found.model)
+    reasons = {name: exact_reason(found.graph, found.shapes, name, opset) for name in raw}
     warnings = list(found.warnings)
     if split:
         warnings.append(
@@ -208,9 +222,10 @@ def _answer(
         edges=edges,
         cuts=cuts,
         operators=len(found.graph.dynamic),
-        opset=_opset(found.model),
+        opset=opset,
         ir_version=found.model.ir_version,
         unused_inputs=tuple(name for name in found.graph.inputs if name not in used),
+        exact_only={name: reason for name, reason in reasons.items() if reason},
         warnings=tuple(warnings),
     )
 
