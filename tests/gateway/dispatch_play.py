@@ -15,6 +15,7 @@ from gateway_fakes import (
     NODE_B,
     NODE_C,
     FakeSender,
+    Reports,
     Sent,
     VirtualLoop,
     chain_of,
@@ -125,7 +126,8 @@ class Play:
             slice_failed=self.slice_failures.append,
         )
         self.book = Book(self.serving)
-        self.dispatch = Dispatch(loop, self.book, tools)
+        self.reports = Reports()
+        self.dispatch = Dispatch(loop, self.book, tools, self.reports)
 
     def _suspect(self, node_id: NodeId, reason: str, began_ms: float) -> None:
         self.suspected.append(node_id)

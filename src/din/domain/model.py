@@ -112,6 +112,15 @@ class Partition(Struct, frozen=True, kw_only=True):
     """Empty when the model has no adapter."""
 
 
+class Tiles(Struct, frozen=True, kw_only=True):
+    """How batches of a model that stays whole are spread over its replicas; one of the two."""
+
+    rows_max: int | None = None
+    ways: int | None = None
+    split: tuple[str, ...] = ()
+    """Inputs whose first size is the batch; the others go to every shard."""
+
+
 class ModelManifest(Struct, frozen=True, kw_only=True):
     """What is registered: identity, signature and how it shall be run."""
 
@@ -134,6 +143,8 @@ class ModelManifest(Struct, frozen=True, kw_only=True):
     """Its files are sealed wherever they lie."""
     is_cut_by_din: bool = False
     """True when no node could hold the whole, so DIN chose the cuts."""
+    tiles: Tiles | None = None
+    """None = a batch is answered by one replica."""
     tenant: str = "default"
     """Of the key that registered it first; `default` is shared by all."""
 

@@ -18,6 +18,7 @@ from din.errors import DinError
 from din.gateway.carving import Carving
 from din.gateway.partition import build_partition, marked_private
 from din.gateway.record import ModelRecord, adapter_of, manifest_of, notes_of
+from din.gateway.tiles import tiles_of
 
 
 class Builder:
@@ -57,6 +58,7 @@ class Builder:
             partition = marked_private(
                 build_partition(carved, before, after), order.slicing_strategy.private
             )
+            tiles = tiles_of(order.slicing_strategy, carved)
             if is_encrypted and not is_fetched(order.source_sha256):
                 await self._carving.seal_source(order.source_sha256)
         except DinError:
@@ -67,6 +69,7 @@ class Builder:
                 manifest_of(order, order.model_id, version, carved, partition, memory_mib_max),
                 tenant=tenant,
                 is_encrypted=is_encrypted,
+                tiles=tiles,
             ),
             partition=partition,
             cuts=carved.cuts,

@@ -137,7 +137,7 @@ class Gateway:
         )
         self.models = ModelBook(effects.store, effects.artifacts, effects.carving, self.vault.seals)
         self.traces = TraceBook(self.fleet.name_of, effects.wall_clock_iso)
-        self.dispatch = Dispatch(loop, self.models, self._request_tools())
+        self.dispatch = Dispatch(loop, self.models, self._request_tools(), effects.report)
         self._tasks: set[asyncio.Task[None]] = set()
         self._connect()
 

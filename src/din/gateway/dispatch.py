@@ -14,6 +14,7 @@ from din.gateway.request import Request
 from din.gateway.request_tools import RequestTools
 from din.gateway.service import InferenceAnswer, InferenceCall, InferenceDone
 from din.gateway.serving import Serving
+from din.gateway.sharding import Report, Sharding
 
 REQUESTS_INFLIGHT_MAX: Final = 2_048
 
@@ -29,8 +30,15 @@ class Book(Protocol):
 class Dispatch:
     """Runs requests. One per gateway. Implements express.Office."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, book: Book, tools: RequestTools) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        book: Book,
+        tools: RequestTools,
+        report: Report,
+    ) -> None:
         self._loop = loop
+        self._sharding = Sharding(tools.traces, tools.clock, tools.random, report)
         self._book = book
         self._tools = tools
         self._inflight = 0
@@ -53,6 +61,8 @@ class Dispatch:
             return None
         try:
             serving = self._book.serving(call.model_id, call.version)
+            if len(self._sharding.shards(serving, call)) > 1:
+                return None
         except DinError:
             return None
         request = Request(self._tools, serving, call, self._tools.clock())
@@ -99,8 +109,15 @@ class Dispatch:
     async def _run(self, call: InferenceCall, started_ms: float) -> InferenceAnswer:
         self._admit()
         serving = self._book.serving(call.model_id, call.version)
-        request = Request(self._tools, serving, call, started_ms)
-        return await self._until_served(call, started_ms, request)
+
+        async def run(one: InferenceCall) -> InferenceAnswer:
+            request = Request(self._tools, serving, one, started_ms)
+            return await self._until_served(one, started_ms, request)
+
+        shards = self._sharding.shards(serving, call)
+        if len(shards) > 1:
+            return await self._sharding.run(serving, call, shards, run)
+        return await run(call)
 
     async def _until_served(
         self,

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from din.access.scopes import owns
 from din.domain.model import ModelManifest
@@ -63,13 +64,45 @@ class _Kept(NamedTuple):
         )
 
 
+class _Joined(NamedTuple):
+    """A request whose rows went apart: its trace is that of all shards."""
+
+    outcome: Outcome
+    started_at: str
+    parts: tuple[tuple[str, _Kept], ...]
+    """Label of the rows, and what was kept of them."""
+    steps: tuple[TraceStep, ...]
+
+    def drawn(self) -> Trace:
+        """The whole trace."""
+        traces = [(label, part.drawn()) for label, part in self.parts]
+        spans = [
+            replace(span, phase=f"{span.phase}{label}")
+            for label, trace in traces
+            for span in trace.spans
+        ]
+        return Trace(
+            request_id=self.outcome.request_id,
+            model_id=self.outcome.manifest.model_id,
+            version=self.outcome.manifest.version,
+            started_at=self.started_at,
+            status=self.outcome.status,
+            duration_ms=round(self.outcome.duration_ms, 3),
+            execution_trace=self.steps,
+            spans=tuple(sorted(spans, key=lambda span: span.start_ms)),
+            attempts=tuple(each for _, trace in traces for each in trace.attempts),
+            path="shards",
+            error=self.outcome.error,
+        )
+
+
 class TraceBook:
     """Newest traces by request id."""
 
     def __init__(self, name_of: Callable[[str], str], wall_clock_iso: Callable[[], str]) -> None:
         self._name_of = name_of
         self._wall_clock_iso = wall_clock_iso
-        self._traces: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self._traces: OrderedDict[tuple[str, str], _Kept | _Joined] = OrderedDict()
         """By tenant and request id: callers choose ids, and must not displace each other's."""
 
     def keep(self, outcome: Outcome) -> tuple[TraceStep, ...]:
@@ -87,6 +120,41 @@ class TraceBook:
         if len(traces) > TRACES_KEPT_MAX:
             traces.popitem(last=False)
         return steps
+
+    def join(
+        self,
+        request_id: str,
+        labels: Mapping[str, str],
+        tenant: str,
+        duration_ms: float,
+        status: str,
+        error: str,
+    ) -> tuple[TraceStep, ...]:
+        """Make one trace of those of a request's shards (id -> label of its rows); the steps."""
+        found = [(label, self._traces.pop((tenant, each), None)) for each, label in labels.items()]
+        parts = tuple((label, each) for label, each in found if isinstance(each, _Kept))
+        steps = tuple(
+            replace(step, phase=f"{step.phase}{label}")
+            for label, each in parts
+            for step in each.steps
+        )
+        if parts:
+            first = parts[0][1]
+            outcome = replace(
+                first.outcome,
+                request_id=request_id,
+                duration_ms=duration_ms,
+                status=status,
+                error=error,
+            )
+            self._traces.pop((tenant, request_id), None)
+            joined = _Joined(outcome, first.started_at, parts, steps)
+            self._traces[tenant, request_id] = joined
+        return steps
+
+    def forget(self, request_id: str, tenant: str) -> None:
+        """Drop the trace of what nobody asked for."""
+        self._traces.pop((tenant, request_id), None)
 
     def newest(self, limit: int, caller: Caller = GATEWAY) -> tuple[Trace, ...]:
         """Up to `limit` traces that the caller may see, newest first."""
