@@ -104,8 +104,6 @@ class Fleet:
         assert self._listener is not None, "connect() comes first"
         return self._listener
 
-    # What arrives.
-
     def register(
         self, registration: Registration, admitted: Admitted, skew_ms: int | None
     ) -> RegistrationAnswer:
@@ -199,8 +197,6 @@ class Fleet:
     def undrain(self, node_id: NodeId) -> None:
         """A node stands in the book of drains no more."""
         self._handle(UndrainRequested(node_id))
-
-    # What is asked.
 
     def members(self) -> tuple[Member, ...]:
         """All nodes, by name."""
