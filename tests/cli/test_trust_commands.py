@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from din.cli import daemon
 from din.cli import join as module
@@ -183,6 +184,16 @@ def test_a_machine_joins_by_a_token_on_standard_input(
     assert again.exit_code == 0
     assert child.orders[1].node_id == order.node_id, "the id stays"
     assert child.orders[1].gateways[0] == "https://10.9.9.9:8443"
+
+
+def test_a_machine_whose_name_is_anothers_is_told_how_it_is_listed(
+    child: Child, run: Run, tmp_path: Path
+) -> None:
+    child.outcome = replace(MEMBER, name="edge-1-95ab")
+    words = ("node", "join", "-", "--name", "edge-1", "--state-dir", str(tmp_path / "s"))
+    done = run(*words, "--gateway", FAR, input=TOKEN)
+    assert "edge-1-95ab has joined cluster plant" in done.stderr
+    assert "edge-1 is another machine's" in done.stderr
 
 
 def test_a_token_may_stand_in_a_file_and_is_read_once(

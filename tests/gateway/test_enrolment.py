@@ -48,6 +48,7 @@ def test_a_token_gets_a_certificate_of_the_cluster_for_a_day(tmp_path: Path) -> 
         binding = desk.roll.binding(NODE_ID)
         assert binding is not None
         assert (binding.name, binding.labels) == ("edge-1", {"line": "4"})
+        assert enrolled.name == "edge-1"
 
     at_desk(tmp_path, story)
 

@@ -96,7 +96,10 @@ def join_node(
         )
         membership = run_enrol(order)
     click.echo(membership.node_id)
-    say(f"{config.name} has joined cluster {membership.cluster} as node {membership.node_id}")
+    listed = membership.name or config.name
+    say(f"{listed} has joined cluster {membership.cluster} as node {membership.node_id}")
+    if listed != config.name:
+        say(f"the name {config.name} is another machine's: this one is listed as {listed}")
     place = f" --state-dir {state_dir}" if state_dir else ""
     say(f"next: din node start --name {config.name} --host 0.0.0.0{place}")
 

@@ -92,6 +92,8 @@ class Enrolled(Struct, frozen=True, kw_only=True):
     begins_ms: int
     """Milliseconds since 1970 by the gateway's clock: now."""
     ends_ms: int
+    name: str = ""
+    """Under which the node is listed: another than it asked for where a machine has that one."""
 
 
 class Membership(Struct, frozen=True, kw_only=True):
@@ -105,6 +107,8 @@ class Membership(Struct, frozen=True, kw_only=True):
     begins_ms: int
     ends_ms: int
     """Of the certificate, milliseconds since 1970."""
+    name: str = ""
+    """Under which the gateway lists it."""
 
 
 class RevokedView(Struct, frozen=True, kw_only=True):

@@ -195,4 +195,5 @@ def _membership(node_id: str, enrolled: Enrolled, began_ms: int) -> Membership:
         signing_key=enrolled.signing_key,
         begins_ms=began_ms,
         ends_ms=began_ms + max(0, enrolled.ends_ms - enrolled.begins_ms),
+        name=enrolled.name,
     )

@@ -196,6 +196,7 @@ class Enrolment:
 
     def _enrolled(self, request: str, node_id: str) -> Enrolled:
         begins_ms = self._now_ms()
+        binding = self._roll.binding(node_id)
         certificate = self._authority.issue(
             public_key_of_request(request.encode()),
             PeerName(self._cluster, "node", node_id),
@@ -209,4 +210,5 @@ class Enrolment:
             signing_key=self._signing_key,
             begins_ms=begins_ms,
             ends_ms=begins_ms + int(CERTIFICATE_LIFE.total_seconds() * 1000),
+            name=binding.name if binding is not None else "",
         )
