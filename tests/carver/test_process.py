@@ -155,8 +155,8 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files.os, "fsync", full)
-    with pytest.raises(Unavailable, match="no room for a slice of 3 bytes"):
-        files.store_slice(tmp_path, "aa", b"abc")
+    with pytest.raises(Unavailable, match="no room for a file of 3 bytes"):
+        files.store_file(tmp_path, [b"abc"], 3)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -166,20 +166,21 @@ def test_what_may_not_be_read_or_written_is_denied(tmp_path, monkeypatch):
 
     path = tmp_path / "m.onnx"
     path.write_bytes(b"x")
-    monkeypatch.setattr(Path, "open", denied)
-    with pytest.raises(Denied):
-        files.load_model(path, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(files.os, "open", denied)
+        with pytest.raises(Denied):
+            files.map_file(path, 1)
     monkeypatch.setattr(files.tempfile, "mkstemp", denied)
     with pytest.raises(Denied):
-        files.store_slice(tmp_path, "aa", b"abc")
+        files.store_file(tmp_path, [b"abc"], 3)
 
 
 def test_a_pipe_is_no_model(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(BadModel, match="no ordinary file"):
-        files.model_size(tmp_path / "pipe")
+        files.map_file(tmp_path / "pipe", 1)
     with pytest.raises(NotFound):
-        files.model_size(tmp_path / "none")
+        files.map_file(tmp_path / "none", 1)
 
 
 def test_an_analysis_is_one_request_and_one_answer_and_writes_nothing(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ load what they are told to, die and come back."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -76,7 +76,12 @@ class ScriptedCarving:
         self.cut: Callable[[int], Partition] | DinError | None = None
 
     async def carve(
-        self, request: CarveRequest, source: str, *, is_sealed: bool = False
+        self,
+        request: CarveRequest,
+        source: str,
+        external: Mapping[str, str],
+        *,
+        is_sealed: bool = False,
     ) -> CarveAnswer:
         assert not is_sealed
         self.requests.append(request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,12 @@ class FakeCarving:
         """Nothing of it is looked at here."""
 
     async def carve(
-        self, request: CarveRequest, source: str, *, is_sealed: bool = False
+        self,
+        request: CarveRequest,
+        source: str,
+        external: Mapping[str, str],
+        *,
+        is_sealed: bool = False,
     ) -> CarveAnswer:
         self.requests.append(request)
         await self.gate.wait()

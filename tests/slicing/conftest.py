@@ -13,9 +13,10 @@ import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, checker, helper
 
 from din.bench.backend_cases import Case, cases, is_cuttable
+from din.bench.carved import carved
 from din.domain.model import GATEWAY, CarveRequest
 from din.domain.strategy import Strategy
-from din.slicing.slicer import Sliced, slice_model
+from din.slicing.slicer import Sliced
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as ort
@@ -32,7 +33,14 @@ STRATEGY_KEYS = frozenset(Strategy.__struct_fields__) - {"memory_mib_max"}
 class Bench:
     """Cuts, runs and compares."""
 
-    def cut(self, model: ModelProto | bytes, *points: str, **fields: Any) -> Sliced:
+    def cut(
+        self,
+        model: ModelProto | bytes,
+        *points: str,
+        beside: dict[str, bytes] | None = None,
+        **fields: Any,
+    ) -> Sliced:
+        """The files of what is answered hold models and packs. `beside`: files with weights."""
         data = model if isinstance(model, bytes) else model.SerializeToString()
         strategy = {key: fields.pop(key) for key in STRATEGY_KEYS & set(fields)}
         request = CarveRequest(
@@ -41,10 +49,12 @@ class Bench:
             strategy=Strategy(partition_points=points, **strategy),
             **fields,
         )
-        return slice_model(data, request, "test")
+        return carved(data, request, beside or {})
 
-    def run_whole(self, data: bytes, feeds: Feeds, is_optimised: bool) -> Feeds:
-        session = self._session(data, is_optimised)
+    def run_whole(
+        self, data: bytes, feeds: Feeds, is_optimised: bool, packs: dict[str, bytes] | None = None
+    ) -> Feeds:
+        session = self._session(data, is_optimised, packs or {})
         names = [each.name for each in session.get_outputs()]
         return dict(zip(names, session.run(names, feeds), strict=True))
 
@@ -60,7 +70,8 @@ class Bench:
             for part in ready:
                 waiting.remove(part)
                 data = sliced.files[part.artifacts[0].sha256]
-                made = self.run_whole(data, inboxes[part.index], is_optimised)
+                packs = {each.sha256: sliced.files[each.sha256] for each in part.artifacts[1:]}
+                made = self.run_whole(data, inboxes[part.index], is_optimised, packs)
                 assert list(made) == [each.name for each in part.outputs]
                 self._send(sliced, part.index, made, inboxes)
         return inboxes[GATEWAY]
@@ -68,26 +79,29 @@ class Bench:
     def check(self, model: ModelProto | bytes, feeds: Feeds, *points: str, **fields: Any) -> Sliced:
         """Cut, then hold the sliced run against the run of the whole, both ways of optimising."""
         sliced = self.cut(model, *points, **fields)
-        whole = next(
-            iter(self.cut(model, input_shapes=fields.get("input_shapes", {})).files.values())
-        )
-        if not fields.get("input_shapes"):
-            whole = model if isinstance(model, bytes) else model.SerializeToString()
+        whole = model if isinstance(model, bytes) else model.SerializeToString()
+        packs: dict[str, bytes] = {}
+        if fields.get("input_shapes"):
+            one = self.cut(model, input_shapes=fields["input_shapes"])
+            whole = one.files[one.answer.slices[0].artifacts[0].sha256]
+            packs = one.files
         used = {name: feeds[name] for name in feeds}
-        expected = self.run_whole(whole, used, is_optimised=False)
+        expected = self.run_whole(whole, used, is_optimised=False, packs=packs)
         found = self.run_sliced(sliced, feeds, is_optimised=False)
         assert set(found) == set(expected)
         for name, value in expected.items():
             assert found[name].dtype == value.dtype
             assert found[name].tobytes() == value.tobytes(), f"{name} differs bitwise"
-        optimised = self.run_whole(whole, used, is_optimised=True)
+        optimised = self.run_whole(whole, used, is_optimised=True, packs=packs)
         for name, value in self.run_sliced(sliced, feeds, is_optimised=True).items():
             # Values near zero in a tensor of hundreds carry the rounding of the large ones.
             scale = max(1.0, float(np.abs(optimised[name].astype(np.float64)).max(initial=0)))
             np.testing.assert_allclose(value, optimised[name], rtol=1e-4, atol=1e-6 * scale)
         return sliced
 
-    def _session(self, data: bytes, is_optimised: bool) -> ort.InferenceSession:
+    def _session(
+        self, data: bytes, is_optimised: bool, packs: dict[str, bytes]
+    ) -> ort.InferenceSession:
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
@@ -95,6 +109,11 @@ class Bench:
         options.graph_optimization_level = (
             level.ORT_ENABLE_ALL if is_optimised else level.ORT_DISABLE_ALL
         )
+        if packs:
+            buffers = list(packs.values())
+            options.add_external_initializers_from_files_in_memory(
+                list(packs), buffers, [len(each) for each in buffers]
+            )
         return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
     def _send(

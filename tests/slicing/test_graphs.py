@@ -430,7 +430,7 @@ def test_attributes_and_metadata_stay_and_facts_are_stamped(bench, build):
     assert facts["din.slice.outputs"] == '["a"]'
     assert facts["din.slice.id"] == part.slice_id
     assert len(facts["din.strategy_hash"]) == 64
-    assert facts["din.din_version"] == "test"
+    assert facts["din.din_version"] == "bench"
 
 
 @pytest.mark.parametrize("symbol", ["-1", "?", ""])

@@ -270,13 +270,13 @@ def test_slices_are_the_same_bytes_in_every_process(fetched, tmp_path):
     path = tmp_path / "m.onnx"
     path.write_bytes(fetched("ppocr-cls"))
     program = (
-        "import sys; from din.slicing.slicer import slice_model, analyse\n"
+        "import sys; from din.bench.carved import carved; from din.slicing.slicer import analyse\n"
         "from din.domain.model import CarveRequest\n"
         "from din.domain.strategy import Strategy\n"
         "data = open(sys.argv[1], 'rb').read(); g = analyse(data, {}).graph.dynamic\n"
         "s = Strategy(partition_points=(g[80].name,))\n"
         "r = CarveRequest(model_path='', output_path='', strategy=s)\n"
-        "s = slice_model(data, r, 'v'); print([e.slice_id for e in s.answer.slices], list(s.files))"
+        "s = carved(data, r); print([e.slice_id for e in s.answer.slices], list(s.files))"
     )
     said = {
         subprocess.run(
@@ -315,7 +315,7 @@ def _broken(build, **changes):
         ),
         (
             lambda m: m.graph.initializer.add(name="w", data_location=TensorProto.EXTERNAL),
-            "lie in another file",
+            "did not come with the model",
         ),
         (lambda m: m.graph.initializer.add(name="w", dims=[-3]), "has shape [-3]"),
     ],

@@ -9,11 +9,14 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
+from onnx import ModelProto
+
 from din.domain.model import GATEWAY, Edge
 from din.errors import ExecutionFailed
 from din.slicing.emission import emit
 from din.slicing.parts import divide
 from din.slicing.slicer import Analysed
+from din.slicing.weights import fill_in
 
 Values = dict[str, Any]
 """Arrays, and what else a model takes or gives, by name."""
@@ -28,7 +31,7 @@ class Composed:
         count = max(slice_of.values(), default=0) + 1
         self.parts, self.edges = divide(found.graph, found.shapes, slice_of, count)
         self._sessions = [
-            engine(emit(found.model, found.graph, found.shapes, part).SerializeToString(), level)
+            engine(_whole(emit(found.model, found.graph, found.shapes, part), found), level)
             for part in self.parts
         ]
         self._consumers = _by_producer(self.edges)
@@ -60,6 +63,11 @@ class Composed:
                 inboxes[consumer][tensor] = values[tensor]
                 if GATEWAY not in (producer, consumer):
                     self.crossed[tensor, producer, consumer] = values[tensor]
+
+
+def _whole(model: ModelProto, found: Analysed) -> bytes:
+    fill_in(model.graph, found.places, found.files)
+    return model.SerializeToString()
 
 
 def engine(data: bytes, level: str = "all") -> Any:

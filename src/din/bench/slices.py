@@ -12,12 +12,12 @@ from random import Random
 from time import process_time_ns
 from typing import Any, Final
 
+from din.bench.carved import carved
 from din.bench.models import SESSION, fetched
 from din.bench.row import Effort, Row, figure, median
 from din.domain.model import CarveAnswer, CarveRequest
 from din.domain.strategy import Strategy
 from din.domain.tensor import TENSOR_ALIGNMENT_BYTES, TensorSpec, nbytes_of
-from din.slicing.slicer import slice_model
 
 SIDES: Final = (320, 640)
 POINTS: Final = ("377", "387", "404", "474")
@@ -70,7 +70,7 @@ def _runner(data: bytes, points: tuple[str, ...], example: Any) -> Callable[[], 
         strategy=Strategy(partition_points=points),
         input_shapes={"input.1": shape},
     )
-    sliced = slice_model(data, request, "bench")
+    sliced = carved(data, request)
     known: dict[str, Any] = {"input.1": example}
     sessions = _sessions(sliced.answer, sliced.files, known)
 
@@ -95,7 +95,9 @@ def _sessions(
         outputs = {spec.name: _aligned(spec) for spec in part.outputs}
         inputs = {spec.name: known[spec.name] for spec in part.inputs}
         known.update(outputs)
-        found.append((load(files[part.artifacts[0].sha256], SESSION), inputs, outputs))
+        model, *weights = (each.sha256 for each in part.artifacts)
+        session = load(files[model], SESSION, {each: memoryview(files[each]) for each in weights})
+        found.append((session, inputs, outputs))
     return found
 
 

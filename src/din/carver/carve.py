@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from din.carver.confine import confine
-from din.carver.files import give_slice, load_model, model_size, store_slice
+from din.carver.files import (
+    MODEL_FILE_BYTES_MAX,
+    WEIGHTS_FILE_BYTES_MAX,
+    Content,
+    Piece,
+    give_file,
+    map_file,
+    sha256_of,
+    store_file,
+)
 from din.domain.cuts import CutTable
-from din.domain.model import AnalyseRequest, CarveAnswer, CarveRequest
+from din.domain.model import (
+    EXTERNAL_FILES_MAX,
+    MODEL_FILE,
+    AnalyseRequest,
+    CarveAnswer,
+    CarveRequest,
+)
 from din.errors import BadModel, TooLarge, UsageError
+from din.system.descriptors import raise_limit
 
 Request = CarveRequest | AnalyseRequest
 
@@ -31,12 +50,24 @@ def answer(request: Request) -> CarveAnswer | CutTable:
     """Confine this process, then cut or analyse the model. Raises DinError; a bad model's names
     the file."""
     path = Path(request.model_path)
-    size = model_size(path)
-    confine(size)
+    if len(request.external) > EXTERNAL_FILES_MAX:
+        raise TooLarge(
+            f"{path} has {len(request.external)} files of weights beside it, more than "
+            f"{EXTERNAL_FILES_MAX}",
+            hint="save the weights in one file: onnx.save_model(..., all_tensors_to_one_file=True)",
+        )
+    raise_limit()  # each mapping keeps its file open
+    contents = {MODEL_FILE: map_file(path, MODEL_FILE_BYTES_MAX)}
+    for location, file in request.external.items():
+        contents[location] = map_file(Path(file.path), WEIGHTS_FILE_BYTES_MAX)
+    size = len(contents[MODEL_FILE])
+    confine(size, sum(map(len, contents.values())))
+    if not request.source_sha256:
+        request = replace(request, source_sha256=sha256(contents[MODEL_FILE]).hexdigest())
     try:
         if isinstance(request, AnalyseRequest):
-            return _analyse(request, path, size)
-        return _cut(request, path, size)
+            return _analyse(request, contents)
+        return _cut(request, contents)
     except (BadModel, TooLarge) as error:
         message = error.message
         if str(path) not in message:
@@ -49,23 +80,35 @@ def answer(request: Request) -> CarveAnswer | CutTable:
         ) from None
 
 
-def _analyse(request: AnalyseRequest, path: Path, size: int) -> CutTable:
+def _analyse(request: AnalyseRequest, contents: Mapping[str, Content]) -> CutTable:
     from din.slicing.slicer import table_of
 
-    return table_of(load_model(path, size), request.input_shapes)
+    return table_of(_views(contents), request.input_shapes, request.source_sha256)
 
 
-def _cut(request: CarveRequest, path: Path, size: int) -> CarveAnswer:
+def _cut(request: CarveRequest, contents: Mapping[str, Content]) -> CarveAnswer:
     # After the limits: `onnx` is the first code that could be turned against this process.
+    from din.carver.packs import Packer
     from din.slicing.slicer import slice_model
 
-    sliced = slice_model(load_model(path, size), request, _din_version())
-    for sha256, data in () if request.is_dry_run else sliced.files.items():
+    names = {MODEL_FILE: request.source_sha256}
+    names |= {location: file.sha256 for location, file in request.external.items()}
+
+    def store(pieces: Iterable[Piece], nbytes: int) -> str:
+        if request.is_dry_run:
+            return sha256_of(pieces)
         if request.output_fd >= 0:
-            give_slice(request.output_fd, sha256, data)
-            continue
-        store_slice(Path(request.output_path), sha256, data)
+            return give_file(request.output_fd, pieces, nbytes)
+        return store_file(Path(request.output_path), pieces, nbytes)
+
+    sliced = slice_model(_views(contents), request, _din_version(), Packer(contents, names, store))
+    for data in sliced.files.values():
+        store([data], len(data))
     return sliced.answer
+
+
+def _views(contents: Mapping[str, Content]) -> dict[str, memoryview]:
+    return {name: memoryview(content) for name, content in contents.items()}
 
 
 def _din_version() -> str:

@@ -9,21 +9,25 @@ from types import FrameType
 from typing import Final
 
 from din.errors import TooLarge
+from din.slicing.skeleton import SKELETON_BYTES_MAX
 
 ADDRESS_BYTES_BASE: Final = 2 * 1024**3
 """Interpreter, libraries and their threads' stacks; address space, of which little is resident."""
 
 COPIES_MAX: Final = 6
-"""Of the model: file, message, skeleton, slices, their bytes, what the parser keeps."""
+"""Of what is parsed, the model without its weights: message, copies, slices, their bytes."""
 
 CPU_SECONDS_MAX: Final = 240
 CPU_SECONDS_GRACE: Final = 10
 
 
-def confine(model_bytes: int) -> None:
-    """Limit memory and processor time for a model of this size; no core files, ever."""
+def confine(model_bytes: int, mapped_bytes: int) -> None:
+    """Limit memory and processor time for a model file of this size, which is mapped with the files
+    beside it; no core files, ever."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _lower(resource.RLIMIT_AS, ADDRESS_BYTES_BASE + COPIES_MAX * model_bytes, 0)
+    parsed_bytes = min(model_bytes, SKELETON_BYTES_MAX)
+    limit = ADDRESS_BYTES_BASE + mapped_bytes + COPIES_MAX * parsed_bytes
+    _lower(resource.RLIMIT_AS, limit, 0)
     signal.signal(signal.SIGXCPU, _out_of_time)
     _lower(resource.RLIMIT_CPU, CPU_SECONDS_MAX, CPU_SECONDS_GRACE)
 

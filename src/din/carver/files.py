@@ -1,12 +1,16 @@
-"""The carver's two touches of the disk: the model file in, slices out."""
+"""The carver's two touches of the disk: model files in, slices and packs out."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import mmap
 import os
 import socket
 import stat
 import tempfile
+from collections.abc import Iterable, Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
@@ -14,73 +18,106 @@ from din.errors import BadModel, Denied, DinError, NotFound, TooLarge, Unavailab
 from din.system.descriptors import send_message
 
 MODEL_FILE_BYTES_MAX: Final = 2 * 1024**3
+"""A protobuf message ends here."""
+
+WEIGHTS_FILE_BYTES_MAX: Final = 256 * 1024**3
+
+Content = mmap.mmap | bytes
+Piece = bytes | memoryview
+
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_PERMIT: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
-def model_size(path: Path) -> int:
-    """Bytes of a model file. Raises NotFound, Denied, BadModel for what is no file, TooLarge."""
+def map_file(path: Path, bytes_max: int) -> Content:
+    """A file's content, to be read in place. Raises NotFound, Denied, BadModel for what is no file,
+    TooLarge."""
     try:
-        found = path.stat()
+        # Opening a pipe would wait for its other end.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
         raise _reading_failed(path, error) from None
-    if not stat.S_ISREG(found.st_mode):
-        what = "a folder" if stat.S_ISDIR(found.st_mode) else "no ordinary file"
-        raise BadModel(f"{path} is {what}", hint="give the path of an .onnx file")
-    if found.st_size > MODEL_FILE_BYTES_MAX:
-        raise TooLarge(
-            f"{path} has {found.st_size} bytes; one ONNX file has at most {MODEL_FILE_BYTES_MAX}",
-            hint="register a smaller or quantised model",
-        )
-    return found.st_size
-
-
-def load_model(path: Path, size: int) -> bytes:
-    """The file's bytes, no more than it had when it was measured. Raises as `model_size`."""
     try:
-        with path.open("rb") as stream:
-            return stream.read(size)
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            what = "a folder" if stat.S_ISDIR(found.st_mode) else "no ordinary file"
+            raise BadModel(f"{path} is {what}", hint="give the path of an .onnx file")
+        if found.st_size > bytes_max:
+            raise TooLarge(
+                f"{path} has {found.st_size} bytes; such a file has at most {bytes_max}",
+                hint="an ONNX file over 2 GB keeps its weights in files beside it",
+            )
+        if found.st_size == 0:
+            return b""
+        return mmap.mmap(descriptor, found.st_size, prot=mmap.PROT_READ)
     except OSError as error:
         raise _reading_failed(path, error) from None
+    finally:
+        os.close(descriptor)
 
 
-def store_slice(folder: Path, sha256: str, data: bytes) -> None:
-    """Write bytes under their hash: whole and on the disk, or not at all.
+def store_file(folder: Path, pieces: Iterable[Piece], nbytes: int) -> str:
+    """Write pieces as one file under its SHA256, which is returned: whole and on the disk, or not
+    at all. Nothing is kept in memory.
 
     Raises NotFound without the folder, Unavailable for a full disk, Denied.
     """
     part = ""
     try:
         handle, part = tempfile.mkstemp(dir=folder, prefix=".part-")
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
+        with os.fdopen(handle, "wb", buffering=0) as stream:
+            sha256 = _write(stream, pieces)
             os.fsync(stream.fileno())
         Path(part).replace(folder / sha256)
         _sync_folder(folder)
-    except OSError as error:
+    except BaseException as error:
         if part:
             Path(part).unlink(missing_ok=True)
-        raise _writing_failed(folder, len(data), error) from None
+        if isinstance(error, OSError):
+            raise _writing_failed(folder, nbytes, error) from None
+        raise
+    return sha256
 
 
-def give_slice(socket_fd: int, sha256: str, data: bytes) -> None:
-    """Send bytes as a memory file, with their hash, to whoever asked. Raises Unavailable."""
+def give_file(socket_fd: int, pieces: Iterable[Piece], nbytes: int) -> str:
+    """Send pieces as a memory file to whoever asked, with its SHA256, which is returned. Raises
+    Unavailable."""
     descriptor = -1
     try:
         descriptor = os.memfd_create("din-carved", os.MFD_CLOEXEC)
-        with os.fdopen(descriptor, "wb", closefd=False) as stream:
-            stream.write(data)
+        with os.fdopen(descriptor, "wb", buffering=0, closefd=False) as stream:
+            sha256 = _write(stream, pieces)
         with socket.socket(fileno=os.dup(socket_fd)) as sink:
             send_message(sink, sha256.encode(), [descriptor])
     except OSError as error:
         raise Unavailable(
-            f"a slice of {len(data)} bytes found no room in memory: {error.strerror}",
+            f"a file of {nbytes} bytes found no room in memory: {error.strerror}",
             hint="free memory on the gateway and register the model again",
         ) from None
     finally:
         if descriptor >= 0:
             os.close(descriptor)
+    return sha256
+
+
+def sha256_of(pieces: Iterable[Piece]) -> str:
+    """What the file would be called that the pieces make."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _write(stream: FileIO, pieces: Iterable[Piece]) -> str:
+    return sha256_of(_written(stream, pieces))
+
+
+def _written(stream: FileIO, pieces: Iterable[Piece]) -> Iterator[Piece]:
+    for piece in pieces:
+        left = memoryview(piece)
+        while left:
+            left = left[stream.write(left) :]
+        yield piece
 
 
 def _sync_folder(folder: Path) -> None:
@@ -103,7 +140,7 @@ def _reading_failed(path: Path, error: OSError | ValueError) -> DinError:
 def _writing_failed(folder: Path, nbytes: int, error: OSError) -> DinError:
     if error.errno in _NO_ROOM:
         return Unavailable(
-            f"no room for a slice of {nbytes} bytes in {folder}",
+            f"no room for a file of {nbytes} bytes in {folder}",
             hint="free some disk space and register the model again",
         )
     if error.errno in (errno.ENOENT, errno.ENOTDIR):

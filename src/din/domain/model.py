@@ -149,10 +149,30 @@ class ModelManifest(Struct, frozen=True, kw_only=True):
     """Of the key that registered it first; `default` is shared by all."""
 
 
+MODEL_FILE: Final = ""
+"""Stands for the model's own file among its files; those beside it go by their location."""
+
+EXTERNAL_FILES_MAX: Final = 1024
+"""Beside one model: some exporters write one for each weight."""
+
+
+class ExternalFile(Struct, frozen=True, kw_only=True):
+    """A file beside the model that holds weights."""
+
+    path: str
+    sha256: str
+
+
 class CarveRequest(Struct, frozen=True, kw_only=True, tag_field="ask", tag="carve"):
     """What the carver is asked to do with one model file."""
 
     model_path: str
+    source_sha256: str = ""
+    """Of that file; empty = not known, so that the carver reads it once more."""
+    external: dict[str, ExternalFile] = {}
+    """By the location that the model gives: the carver opens no path that a model names."""
+    as_is: tuple[str, ...] = ()
+    """Which of these files, MODEL_FILE among them, nodes could fetch as they are."""
     output_path: str
     """Folder for slices, each written as `<sha256>`."""
     is_dry_run: bool = False
@@ -173,6 +193,8 @@ class AnalyseRequest(Struct, frozen=True, kw_only=True, tag_field="ask", tag="an
     """The carver's other task: say what cuts can be chosen from, write nothing."""
 
     model_path: str
+    source_sha256: str = ""
+    external: dict[str, ExternalFile] = {}
     input_shapes: dict[str, tuple[int | str, ...]] = {}
 
 

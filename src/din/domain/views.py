@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from din.domain.deployment import DeploymentState
-from din.domain.model import CutFacts, Edge, ModelManifest, Slice, SliceKind
+from din.domain.model import EXTERNAL_FILES_MAX, CutFacts, Edge, ModelManifest, Slice, SliceKind
 from din.domain.node import NodeHealth, NodeProfile, NodeStatus
 from din.domain.plan import Plan
 from din.domain.request import Trace
@@ -213,6 +213,8 @@ class RegisterModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     model_id: Annotated[str, Meta(max_length=512)]
     source_sha256: str
+    external: Annotated[dict[str, str], Meta(max_length=EXTERNAL_FILES_MAX)] = {}
+    """SHA256 of each file beside the model that holds weights, by the location that it gives."""
     slicing_strategy: Strategy = Strategy()
     encrypt: bool | None = None
     """Seal all its files; None = when nodes of other machines may get them."""

@@ -17,7 +17,7 @@ from din.domain.views import RegisterModel
 from din.errors import DinError
 from din.gateway.carving import Carving
 from din.gateway.partition import build_partition, marked_private
-from din.gateway.record import ModelRecord, adapter_of, manifest_of, notes_of
+from din.gateway.record import ModelRecord, adapter_of, manifest_of, notes_of, sources_of
 from din.gateway.tiles import tiles_of
 
 
@@ -59,10 +59,11 @@ class Builder:
                 build_partition(carved, before, after), order.slicing_strategy.private
             )
             tiles = tiles_of(order.slicing_strategy, carved)
-            if is_encrypted and not is_fetched(order.source_sha256):
-                await self._carving.seal_source(order.source_sha256)
+            for sha256 in sources_of(order) if is_encrypted else ():
+                if not is_fetched(sha256):
+                    await self._carving.seal_source(sha256)
         except DinError:
-            drop(made - {order.source_sha256})
+            drop(made - sources_of(order))
             raise
         return ModelRecord(
             manifest=replace(
@@ -82,8 +83,9 @@ class Builder:
     async def _carve(
         self, order: RegisterModel, memory_mib_max: int | None, *, is_encrypted: bool
     ) -> CarveAnswer:
-        if self._artifacts.sealed_file(order.source_sha256) is None:
-            self._artifacts.file(order.source_sha256)  # raises NotFound for what was not uploaded
+        for sha256 in sources_of(order):
+            if self._artifacts.sealed_file(sha256) is None:
+                self._artifacts.file(sha256)  # raises NotFound for what was not uploaded
         return await self._carving.carve(
             CarveRequest(
                 model_path="",
@@ -93,5 +95,6 @@ class Builder:
                 memory_mib_max=memory_mib_max,
             ),
             order.source_sha256,
+            order.external,
             is_sealed=is_encrypted,
         )

@@ -13,17 +13,18 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from din.artifacts.files import ArtifactFolder
-from din.domain.model import Artifact, CarveAnswer, CarveRequest
+from din.domain.model import MODEL_FILE, Artifact, CarveAnswer, CarveRequest, ExternalFile
 from din.domain.views import ErrorView
 from din.errors import DeadlineExceeded, DinError, Internal, error_of_code
 from din.gateway.carve_cache import CarveCache, key_of
@@ -56,21 +57,26 @@ class Carving:
         scratch.mkdir(parents=True)
 
     async def carve(
-        self, request: CarveRequest, source_sha256: str, *, is_sealed: bool = False
+        self,
+        request: CarveRequest,
+        source_sha256: str,
+        external: Mapping[str, str] = MappingProxyType({}),
+        *,
+        is_sealed: bool = False,
     ) -> CarveAnswer:
-        """Carve one model; the paths of the request are replaced by our own.
+        """Carve one model with the files beside it, each by its hash; the paths of the request are
+        replaced by our own.
 
         Raises NotFound without the source, the carver's DinError, DeadlineExceeded after
         CARVE_SECONDS_MAX, Internal when the carver died without an answer.
         """
-        make = partial(self._carve, request, source_sha256, is_sealed=is_sealed)
+        sources = {MODEL_FILE: source_sha256, **external}
+        make = partial(self._carve, request, sources, is_sealed=is_sealed)
         if self._cache is None:
             return await make()
-        return await self._cache.carve(
-            key_of(request, {"": source_sha256}, self._circumstances((source_sha256,), is_sealed)),
-            (source_sha256,),
-            make,
-        )
+        uploaded = tuple(sources.values())
+        key = key_of(request, sources, self._circumstances(uploaded, is_sealed))
+        return await self._cache.carve(key, uploaded, make)
 
     def _circumstances(self, sources: Collection[str], is_sealed: bool) -> object:
         """How files are kept decides of what an answer consists: sealed slices open with one master
@@ -80,23 +86,39 @@ class Carving:
         return [self._artifacts.sealed_file(each) is None for each in sources]
 
     async def _carve(
-        self, request: CarveRequest, source_sha256: str, *, is_sealed: bool
+        self, request: CarveRequest, sources: Mapping[str, str], *, is_sealed: bool
     ) -> CarveAnswer:
         async with self._places:
+            sizes = [self._artifacts.size(each) or 0 for each in sources.values()]
+            self._artifacts.check_room(sum(sizes))
             folder = Path(tempfile.mkdtemp(dir=self._scratch))
-            path, source_fd = await self._source(source_sha256)
-            asked = replace(request, model_path=path, output_path=str(folder))
+            opened: list[int] = []
+            shown = {str(folder): "the gateway's disk"}
             try:
-                self._artifacts.check_room(self._artifacts.size(source_sha256) or 0)
+                beside: dict[str, ExternalFile] = {}
+                as_is: list[str] = []
+                for location, sha256 in sources.items():
+                    before = len(opened)
+                    path = await self._source(sha256, opened)
+                    shown[path] = f"the file {location!r}" if location else "the model file"
+                    beside[location] = ExternalFile(path=path, sha256=sha256)
+                    if len(opened) == before and not is_sealed:
+                        as_is.append(location)
+                asked = replace(
+                    request,
+                    model_path=beside.pop(MODEL_FILE).path,
+                    source_sha256=sources[MODEL_FILE],
+                    external=beside,
+                    as_is=tuple(as_is),
+                    output_path=str(folder),
+                )
                 if is_sealed:
-                    return await self._carve_sealed(asked, source_fd, folder)
-                return self._adopted(await _call(asked, source_fd), folder)
+                    return await self._carve_sealed(asked, opened, folder)
+                return self._adopted(await _call(asked, opened), folder)
             except DinError as error:
-                # The store's path means nothing to who sent the file.
-                shown = error.message.replace(path, "the model file")
-                raise type(error)(shown, hint=error.hint) from None
+                raise type(error)(_without(error.message, shown), hint=error.hint) from None
             finally:
-                close_all(source_fd)
+                close_all(opened)
                 shutil.rmtree(folder, ignore_errors=True)
 
     async def seal_source(self, sha256: str) -> None:
@@ -110,13 +132,13 @@ class Carving:
             part.rename(self._artifacts.sealed_path(sha256))
         self._artifacts.remove_plain(sha256)
 
-    async def _source(self, sha256: str) -> tuple[str, tuple[int, ...]]:
-        """The path by which the carver reads a model, and the descriptor that it needs for it."""
+    async def _source(self, sha256: str, opened: list[int]) -> str:
+        """The path by which the carver reads a file; the descriptor that it may need is added."""
         sealed = self._artifacts.sealed_file(sha256)
         if sealed is None:
-            return str(self._artifacts.file(sha256)), ()
-        descriptor = await asyncio.to_thread(self._vault.open, sealed)
-        return f"/proc/self/fd/{descriptor}", (descriptor,)
+            return str(self._artifacts.file(sha256))
+        opened.append(await asyncio.to_thread(self._vault.open, sealed))
+        return f"/proc/self/fd/{opened[-1]}"
 
     def _adopted(self, answer: CarveAnswer, folder: Path) -> CarveAnswer:
         for part in answer.slices:
@@ -127,12 +149,12 @@ class Carving:
         return answer
 
     async def _carve_sealed(
-        self, request: CarveRequest, source_fd: tuple[int, ...], folder: Path
+        self, request: CarveRequest, opened: Sequence[int], folder: Path
     ) -> CarveAnswer:
         ours, theirs = control_pair()
         with ours, theirs, _collected(ours) as files:
             asked = replace(request, output_path="", output_fd=theirs.fileno())
-            answer = await _call(asked, (*source_fd, theirs.fileno()))
+            answer = await _call(asked, (*opened, theirs.fileno()))
             while _take(ours, files):
                 pass
             sealed: dict[str, Artifact] = {}
@@ -147,6 +169,14 @@ class Carving:
                 for part in answer.slices
             ),
         )
+
+
+def _without(message: str, shown: Mapping[str, str]) -> str:
+    """The message with the paths of our store, which mean nothing to who sent the files, in words.
+    Longest first: one may begin with another."""
+    for path in sorted(shown, key=len, reverse=True):
+        message = message.replace(path, shown[path])
+    return message
 
 
 def _sealed(sealed: dict[str, Artifact], plain: Artifact) -> Artifact:
@@ -185,7 +215,7 @@ def _take(ours: socket.socket, files: dict[str, int]) -> bool:
     return True
 
 
-async def _call(request: CarveRequest, descriptors: tuple[int, ...]) -> CarveAnswer:
+async def _call(request: CarveRequest, descriptors: Sequence[int]) -> CarveAnswer:
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -199,7 +229,7 @@ async def _call(request: CarveRequest, descriptors: tuple[int, ...]) -> CarveAns
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=environment,
-        pass_fds=descriptors,
+        pass_fds=tuple(descriptors),
     )
     try:
         async with asyncio.timeout(CARVE_SECONDS_MAX):

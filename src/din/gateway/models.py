@@ -34,6 +34,7 @@ from din.gateway.record import (
     key_of,
     newest_of,
     read_record,
+    sources_of,
 )
 from din.gateway.serving import Serving
 from din.store.contract import Store
@@ -180,7 +181,7 @@ class ModelBook:
         version = str(int(newest_of(known)) + 1) if known else "1"
         record = await self._build(order, version, digest, None, tenant)
         if order.is_dry_run:
-            self.drop_artifacts(artifacts_of(record) - {order.source_sha256})
+            self.drop_artifacts(artifacts_of(record) - sources_of(order))
         else:
             await self._keep(record)
         return record

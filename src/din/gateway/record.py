@@ -79,7 +79,12 @@ def digest_of(order: RegisterModel) -> str:
 def artifacts_of(record: ModelRecord) -> set[str]:
     """Every artifact that a version needs, its source included."""
     parts = {artifact.sha256 for part in record.partition.slices for artifact in part.artifacts}
-    return parts | {record.manifest.source_sha256}
+    return parts | sources_of(record.order)
+
+
+def sources_of(order: RegisterModel) -> set[str]:
+    """What was uploaded: the model, and the files beside it."""
+    return {order.source_sha256, *order.external.values()}
 
 
 def newest_of(versions: Mapping[str, ModelRecord]) -> str:

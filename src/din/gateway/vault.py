@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -146,12 +146,20 @@ class Vault:
 
         Raises BadModel, Denied, Unavailable.
         """
-        from din.trust.sealing import open_sealed, parse_header, unwrap_by_master
+        from din.trust.sealing import (
+            HEADER_BYTES,
+            check_length,
+            opened_pieces,
+            parse_header,
+            unwrap_by_master,
+        )
 
         try:
-            data = file.read_bytes()
-            plain = open_sealed(data, unwrap_by_master(parse_header(data), self._master))
-            return memory_file(plain)
+            with file.open("rb") as source:
+                header = parse_header(source.read(HEADER_BYTES))
+                check_length(header, os.fstat(source.fileno()).st_size)
+                key = unwrap_by_master(header, self._master)
+                return memory_file(opened_pieces(source.readinto, header, key), header.plain_nbytes)
         except OSError as error:
             raise disk_error(file, error) from error
 
@@ -165,16 +173,17 @@ def has_aes(nodes: Sequence[FleetNode]) -> bool:
     return all("aes" in isa for isa in (own, *(node.profile.cpu_isa for node in nodes)))
 
 
-def memory_file(content: bytes | bytearray) -> int:
-    """A memfd with this content, to be read from its beginning. Raises Unavailable."""
-    descriptor = -1
+def memory_file(pieces: Iterable[memoryview], nbytes: int) -> int:
+    """A memfd with these pieces, so many bytes, to be read from its beginning. Raises Unavailable,
+    and what the pieces raise."""
+    descriptor = os.memfd_create("din-plain", os.MFD_CLOEXEC)
     try:
-        descriptor = os.memfd_create("din-plain", os.MFD_CLOEXEC)
         with open(descriptor, "wb", closefd=False) as sink:
-            sink.write(content)
-    except OSError as error:
-        if descriptor >= 0:
-            os.close(descriptor)
-        raise Unavailable(f"no memory for {len(content)} bytes: {error.strerror}") from error
+            sink.writelines(pieces)
+    except BaseException as error:
+        os.close(descriptor)
+        if isinstance(error, OSError):
+            raise Unavailable(f"no memory for {nbytes} bytes: {error.strerror}") from error
+        raise
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor

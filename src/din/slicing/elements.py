@@ -38,7 +38,12 @@ BITS_OF_OTHERS: Final[dict[int, int]] = {
     TensorProto.COMPLEX128: 128,
     TensorProto.UINT4: 4,
     TensorProto.INT4: 4,
+    23: 4,  # FLOAT4E2M1
+    24: 8,  # FLOAT8E8M0
+    25: 2,  # UINT2
+    26: 2,  # INT2
 }
+"""By number where the onnx package may be older than the type."""
 STRING_BYTES_ASSUMED: Final = 16
 """Size of one string in estimates."""
 
@@ -138,6 +143,14 @@ def fixed_bytes(kind: TypeProto | None) -> int | None:
     if len(sizes) != len(shape):
         return None
     return bytes_of_elements(kind.tensor_type.elem_type, prod(sizes))
+
+
+def exact_bytes(tensor: TensorProto) -> int | None:
+    """Bytes of a stored tensor as raw data; None for strings and types of unknown size."""
+    word = WORDS.get(tensor.data_type)
+    if word == BYTES or (word is None and tensor.data_type not in BITS_OF_OTHERS):
+        return None
+    return bytes_of_elements(tensor.data_type, prod(tensor.dims))
 
 
 def tensor_bytes(tensor: TensorProto) -> int:

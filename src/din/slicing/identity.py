@@ -15,7 +15,7 @@ from onnx import ModelProto
 
 from din.domain.model import CarveRequest
 
-ENCODING: Final = b"din-slice-1"
+ENCODING: Final = b"din-slice-2"
 """Version of the encoding below; another encoding gives other ids."""
 
 _NUMBERS: Final[dict[int, str]] = {
@@ -31,7 +31,8 @@ _NUMBERS: Final[dict[int, str]] = {
 
 
 def slice_id_of(model: ModelProto) -> str:
-    """SHA256 over DIN's own encoding of an unstamped slice, weights by their digests.
+    """SHA256 over DIN's own encoding of an unstamped slice whose large weights are named by their
+    own SHA256, so that it is the same wherever they lie.
 
     The bytes that protobuf writes are not promised to stay the same between its versions, so the
     id does not rest on them.
@@ -71,9 +72,10 @@ def _numbers(code: str, values: Sequence[Any]) -> bytes:
 
 
 def strategy_hash_of(request: CarveRequest) -> str:
-    """SHA256 of what shapes the slices: the request without its ways in and out."""
+    """SHA256 of what shapes the slices: the request without the model and its ways in and out."""
     shaping = msgspec.to_builtins(request)
-    for way in ("model_path", "output_path", "output_fd", "is_dry_run"):
+    ways = ("model_path", "source_sha256", "external", "as_is")
+    for way in (*ways, "output_path", "output_fd", "is_dry_run"):
         del shaping[way]
     return hashlib.sha256(msgspec.json.encode(shaping, order="sorted")).hexdigest()
 

@@ -8,6 +8,7 @@ from typing import Final
 from onnx import (
     GraphProto,
     ModelProto,
+    NodeProto,
     TensorProto,
     TensorShapeProto,
     TypeProto,
@@ -17,9 +18,8 @@ from onnx import (
 from din.slicing.contrib import DOMAIN, any_shape, stand_ins
 from din.slicing.elements import fixed_bytes, tensor_bytes
 from din.slicing.operators import OperatorGraph
-
-WEIGHT_BYTES_KEPT: Final = 1024
-"""Smaller initialisers stay for inference: they may be shapes, axes or sizes."""
+from din.slicing.skeleton import WEIGHT_BYTES_KEPT
+from din.slicing.weights import constant_elsewhere
 
 FIRST_SIZE_ASSUMED: Final = 1
 NEXT_SIZE_ASSUMED: Final = 640
@@ -80,7 +80,14 @@ def _skeleton(model: ModelProto, ordered: OperatorGraph) -> ModelProto:
     skeleton.functions.extend(model.functions)
     graph = skeleton.graph
     graph.name = model.graph.name or "graph"
-    nodes = [each.proto for each in ordered.operators]
+    nodes: list[NodeProto] = []
+    weights: dict[str, TensorProto] = {}
+    for operator in ordered.operators:
+        weight = constant_elsewhere(operator.proto)
+        if weight is None or not operator.writes:
+            nodes.append(operator.proto)
+        else:
+            weights[operator.writes[0]] = weight
     graph.input.extend(model.graph.input)
     if any(node.domain == DOMAIN for node in nodes):
         nodes = list(stand_ins(nodes))
@@ -94,12 +101,10 @@ def _skeleton(model: ModelProto, ordered: OperatorGraph) -> ModelProto:
     for tensor in model.graph.initializer:
         if tensor_bytes(tensor) <= WEIGHT_BYTES_KEPT:
             graph.initializer.append(tensor)
-            continue
-        value = graph.input.add()
-        value.name = tensor.name
-        value.type.tensor_type.elem_type = tensor.data_type
-        for size in tensor.dims:
-            value.type.tensor_type.shape.dim.add().dim_value = size
+        else:
+            weights[tensor.name] = tensor
+    for name, tensor in weights.items():
+        graph.input.add(name=name, type=_type_of(tensor))
     return skeleton
 
 

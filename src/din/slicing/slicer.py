@@ -1,8 +1,10 @@
-"""One model in, slices and facts out. Pure: bytes in, bytes out, no files."""
+"""One model in, slices and facts out. Pure: it sees files as memory, and packs of weights are
+stored by whoever calls."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,6 +15,7 @@ from onnx import ModelProto
 from din.domain.cuts import CutTable
 from din.domain.estimates import capped, memory_mib
 from din.domain.model import (
+    MODEL_FILE,
     Artifact,
     CarveAnswer,
     CarveRequest,
@@ -28,16 +31,19 @@ from din.slicing.emission import emit
 from din.slicing.encoding import Coded, encode, exact_bytes, exact_reason
 from din.slicing.identity import slice_id_of, stamp, strategy_hash_of
 from din.slicing.operators import OperatorGraph, read_operators
+from din.slicing.packs import Pack, PackWriter, Written, packs_of
 from din.slicing.parts import Part, cut_facts, divide
 from din.slicing.shapes import Shapes, infer
 from din.slicing.sizes import Sizes, sizes_of
+from din.slicing.skeleton import skeleton_of
 from din.slicing.source import override_shapes, read_model, settle_inputs
 from din.slicing.table import cut_table
+from din.slicing.weights import Place, refer, references_in, settle_weights
 
 
 @dataclass(frozen=True)
 class Sliced:
-    """The answer, and the bytes of each slice by their SHA256."""
+    """The answer, and each slice's model by its SHA256; packs are stored already."""
 
     answer: CarveAnswer
     files: dict[str, bytes]
@@ -48,10 +54,12 @@ class Analysed:
     """A model ready to be cut, however often."""
 
     model: ModelProto
+    """Without large weights; those are at `places` of `files`."""
+    places: tuple[Place, ...]
+    files: Mapping[str, memoryview]
     graph: OperatorGraph
     shapes: Shapes
     sizes: Sizes
-    source_sha256: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     warnings: tuple[str, ...]
@@ -61,17 +69,26 @@ class Analysed:
 class _File:
     data: bytes
     slice_id: str
-    artifact: Artifact
+    artifacts: tuple[Artifact, ...]
 
 
 def analyse(
-    data: bytes, input_shapes: dict[str, tuple[int | str, ...]], *, is_served: bool = True
+    files: Mapping[str, memoryview] | bytes,
+    input_shapes: Mapping[str, tuple[int | str, ...]],
+    *,
+    is_served: bool = True,
 ) -> Analysed:
-    """Read a model and find its operators, shapes and sizes. Raises BadModel, BadStrategy.
+    """Read a model and find its operators, shapes and sizes. `files`: the model's as MODEL_FILE,
+    those beside it by their location; bytes are a model that needs none. Raises BadModel,
+    BadStrategy, TooLarge.
 
     What nobody shall serve may take and give sequences, maps and optionals, and has no signature.
     """
-    model = read_model(data)
+    if isinstance(files, bytes):
+        files = {MODEL_FILE: memoryview(files)}
+    skeleton = skeleton_of(files[MODEL_FILE])
+    model = read_model(skeleton.data)
+    places = settle_weights(model, skeleton.weights, files)
     warnings: list[str] = []
     taken = settle_inputs(model)
     if taken:
@@ -89,30 +106,40 @@ def analyse(
         warnings.append(f"{dead} operators lead to no output; they are left out")
     return Analysed(
         model=model,
+        places=places,
+        files=files,
         graph=graph,
         shapes=shapes,
         sizes=sizes_of(model, graph, shapes),
-        source_sha256=hashlib.sha256(data).hexdigest(),
         inputs=signature_of(graph.inputs, shapes.types, "input") if is_served else (),
         outputs=signature_of(graph.outputs, shapes.types, "output") if is_served else (),
         warnings=(*warnings, *shapes.warnings),
     )
 
 
-def table_of(data: bytes, input_shapes: dict[str, tuple[int | str, ...]]) -> CutTable:
-    """What cuts of a model are chosen from. Raises BadModel, BadStrategy, TooLarge."""
+def table_of(
+    files: Mapping[str, memoryview] | bytes,
+    input_shapes: Mapping[str, tuple[int | str, ...]],
+    source_sha256: str = "",
+) -> CutTable:
+    """What cuts of a model are chosen from; `files` as for `analyse`. Raises BadModel, BadStrategy,
+    TooLarge."""
     try:
-        found = analyse(data, input_shapes)
+        found = analyse(files, input_shapes)
     except UnicodeError as error:
         raise _not_text(error) from None
-    return cut_table(found.graph, found.shapes, found.sizes, found.source_sha256)
+    known = source_sha256 or _sha256_of(found.files[MODEL_FILE])
+    return cut_table(found.graph, found.shapes, found.sizes, known)
 
 
-def slice_model(data: bytes, request: CarveRequest, din_version: str) -> Sliced:
-    """Cut a model as the request says. Raises BadModel, BadStrategy, TooLarge."""
+def slice_model(
+    files: Mapping[str, memoryview], request: CarveRequest, din_version: str, write: PackWriter
+) -> Sliced:
+    """Cut a model as the request says; `files` as for `analyse`. Raises BadModel, BadStrategy,
+    TooLarge, and what `write` raises."""
     try:
         check_strategy(request.strategy)
-        found = analyse(data, request.input_shapes)
+        found = analyse(files, request.input_shapes)
         assigned = assign(found.graph, found.sizes, request)
         count = len(assigned.settings)
         parts, edges = divide(found.graph, found.shapes, assigned.slice_of, count)
@@ -120,18 +147,28 @@ def slice_model(data: bytes, request: CarveRequest, din_version: str) -> Sliced:
         coded = encode(
             found.model, found.graph, found.shapes, parts, edges, request.encodings, opset
         )
+        source_sha256 = request.source_sha256 or _sha256_of(files[MODEL_FILE])
         facts = {
-            "parent_sha256": found.source_sha256,
+            "parent_sha256": source_sha256,
             "slice.count": str(count),
             "strategy_hash": strategy_hash_of(request),
             "din_version": din_version,
         }
-        files = tuple(_file_of(found, coded, part, facts) for part in coded.parts)
-        slices = tuple(map(partial(_slice, found, coded), coded.parts, files, assigned.settings))
-        answer = _answer(found, slices, coded)
-        return Sliced(answer, {each.artifact.sha256: each.data for each in files})
+        models = [_emitted(found, coded, part) for part in coded.parts]
+        stored = _store_packs(found.places, models, files, request, write)
+        made = tuple(
+            _file_of(found.places, part, model, stored, facts)
+            for part, model in zip(coded.parts, models, strict=True)
+        )
+        slices = tuple(map(partial(_slice, found, coded), coded.parts, made, assigned.settings))
+        answer = _answer(found, source_sha256, slices, coded)
+        return Sliced(answer, {each.artifacts[0].sha256: each.data for each in made})
     except UnicodeError as error:
         raise _not_text(error) from None
+
+
+def _sha256_of(data: bytes | memoryview) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _not_text(error: UnicodeError) -> BadModel:
@@ -139,6 +176,18 @@ def _not_text(error: UnicodeError) -> BadModel:
         f"a name or text in the graph is not UTF-8 ({error})",
         hint="the file is damaged, or its exporter wrote raw bytes into a name; export again",
     )
+
+
+def _store_packs(
+    places: Sequence[Place],
+    models: Sequence[ModelProto],
+    files: Mapping[str, memoryview],
+    request: CarveRequest,
+    write: PackWriter,
+) -> list[tuple[Pack, Written]]:
+    uses = [[places[number] for number, _ in references_in(each.graph)] for each in models]
+    may_serve = {name: len(files[name]) for name in request.as_is}
+    return [(pack, write(pack)) for pack in packs_of(uses, may_serve)]
 
 
 def _check_signature(graph: OperatorGraph) -> None:
@@ -150,19 +199,41 @@ def _check_signature(graph: OperatorGraph) -> None:
             )
 
 
-def _file_of(found: Analysed, coded: Coded, part: Part, facts: dict[str, str]) -> _File:
+def _emitted(found: Analysed, coded: Coded, part: Part) -> ModelProto:
     model = emit(found.model, found.graph, coded.shapes, part)
     coded.write(model, part)
+    return model
+
+
+def _file_of(
+    places: Sequence[Place],
+    part: Part,
+    model: ModelProto,
+    stored: Iterable[tuple[Pack, Written]],
+    facts: dict[str, str],
+) -> _File:
+    """The slice's model, whose large weights refer into its packs."""
+    own = [(pack, written) for pack, written in stored if part.index in pack.users]
+    held = {place: (pack, written) for pack, written in own for place in pack.offsets}
+    weights = [(places[number], tensor) for number, tensor in references_in(model.graph)]
+    for place, tensor in weights:
+        refer(tensor, {"sha256": held[place][1].digests[place].hex()})
     slice_id = slice_id_of(model)
-    own = {
+    for place, tensor in weights:
+        pack, written = held[place]
+        offset, nbytes = str(pack.offsets[place]), str(place.nbytes)
+        refer(tensor, {"location": written.sha256, "offset": offset, "length": nbytes})
+    facts = facts | {
         "slice.id": slice_id,
         "slice.index": str(part.index),
         "slice.inputs": msgspec.json.encode(part.inputs).decode(),
         "slice.outputs": msgspec.json.encode(part.outputs).decode(),
     }
-    stamp(model, facts | own)
+    stamp(model, facts)
     data = model.SerializeToString(deterministic=True)
-    return _File(data, slice_id, Artifact(hashlib.sha256(data).hexdigest(), len(data)))
+    model_file = Artifact(_sha256_of(data), len(data))
+    packs = [Artifact(written.sha256, pack.nbytes, "weights") for pack, written in own]
+    return _File(data, slice_id, (model_file, *packs))
 
 
 def _slice(found: Analysed, coded: Coded, part: Part, file: _File, setting: SliceSetting) -> Slice:
@@ -173,7 +244,7 @@ def _slice(found: Analysed, coded: Coded, part: Part, file: _File, setting: Slic
         index=part.index,
         slice_id=file.slice_id,
         name=setting.name or f"slice-{part.index}",
-        artifacts=(file.artifact,),
+        artifacts=file.artifacts,
         inputs=tuple(spec_of(name, types[name]) for name in part.inputs),
         outputs=tuple(spec_of(name, types[name]) for name in part.outputs),
         backend=setting.backend or BACKEND_DEFAULT,
@@ -193,6 +264,7 @@ def _slice(found: Analysed, coded: Coded, part: Part, file: _File, setting: Slic
 
 def _answer(
     found: Analysed,
+    source_sha256: str,
     slices: tuple[Slice, ...],
     coded: Coded,
 ) -> CarveAnswer:
@@ -215,7 +287,7 @@ def _answer(
             "DequantizeLinear instead"
         )
     return CarveAnswer(
-        source_sha256=found.source_sha256,
+        source_sha256=source_sha256,
         inputs=found.inputs,
         outputs=found.outputs,
         slices=slices,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -11,9 +11,6 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from din.errors import BadModel, BadStrategy, TooLarge
 from din.slicing.nearest import nearest
 
-MODEL_BYTES_MAX: Final = 2 * 1024**3 - 1
-"""A protobuf message ends here."""
-
 NODES_MAX: Final = 20_000
 """Of the graph, its subgraphs and its functions together."""
 
@@ -21,13 +18,7 @@ DIM_MAX: Final = 2**31 - 1
 
 
 def read_model(data: bytes) -> ModelProto:
-    """Parse and check the outer form. Raises BadModel or TooLarge; says what and where."""
-    if len(data) > MODEL_BYTES_MAX:
-        raise TooLarge(
-            f"the model has {len(data)} bytes, more than the {MODEL_BYTES_MAX} of one ONNX file",
-            hint="models over 2 GB keep their weights in a file of their own, which DIN refuses; "
-            "register a smaller or quantised model",
-        )
+    """Parse a skeleton and check the outer form. Raises BadModel or TooLarge."""
     if not data:
         raise BadModel("the file is empty", hint="export or copy the model again")
     model = ModelProto()
@@ -63,12 +54,6 @@ def _check_outer_form(model: ModelProto) -> None:
             hint="simplify or split the model before registering it",
         )
     for tensor in every_tensor(model):
-        if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
-            raise BadModel(
-                f"the weights of {tensor.name!r} lie in another file, which DIN does not follow",
-                hint="save the model with the weights inside: "
-                "onnx.save_model(model, path, save_as_external_data=False)",
-            )
         if any(size < 0 for size in tensor.dims):
             raise BadModel(
                 f"the stored tensor {tensor.name!r} has shape {list(tensor.dims)}",
@@ -139,7 +124,7 @@ def settle_inputs(model: ModelProto) -> int:
     return taken
 
 
-def override_shapes(model: ModelProto, shapes: dict[str, tuple[int | str, ...]]) -> None:
+def override_shapes(model: ModelProto, shapes: Mapping[str, tuple[int | str, ...]]) -> None:
     """Give graph inputs other shapes, in place; what was said of later shapes is dropped.
 
     Raises BadStrategy for an unknown input, another rank or a size out of bounds.
