@@ -29,6 +29,7 @@ from din.backends import probe as probe_module
 from din.domain.probe import (
     CalibrateReport,
     OperatorTime,
+    PrecisionReport,
     ProbePart,
     ProfileReport,
     TensorFacts,
@@ -257,6 +258,76 @@ def test_ranges_are_found_by_tensor_and_channel() -> None:
 def test_calibrating_nothing_is_an_error() -> None:
     with pytest.raises(BadTensor, match="0 tensors are to be calibrated"):
         ask(probe(whole()), order("calibrate"), x=X)
+
+
+def test_ranges_grow_with_samples_and_tell_how_much_these_differ() -> None:
+    alike = np.stack([X, X, X])
+    far = np.stack([X, X + 100, X - 100])
+    asked = order("calibrate", tensors=("t",), is_stacked=True)
+    one = ask(probe(whole()), asked, x=alike)
+    many = ask(probe(whole()), asked, x=far)
+    assert isinstance(one, CalibrateReport)
+    assert isinstance(many, CalibrateReport)
+    assert (one.samples, one.ranges[0].minimum, one.ranges[0].maximum) == (3, 1.0, 11.0)
+    assert (many.ranges[0].minimum, many.ranges[0].maximum) == (-99.0, 111.0)
+    assert many.ranges[0].channel_minima == (-99.0, -97.0, -95.0, -93.0)
+    assert one.ranges[0].spread == pytest.approx(0.0, abs=1e-6)
+    assert many.ranges[0].spread == pytest.approx(1.0, abs=0.01)
+
+
+def test_made_up_samples_differ_by_their_seeds_and_are_the_same_again() -> None:
+    asked = order("calibrate", tensors=("t",), samples=4, shapes={"x": (2, 4)})
+    found = [ask(probe(whole()), asked) for _ in range(2)]
+    single = ask(probe(whole()), order("calibrate", tensors=("t",), shapes={"x": (2, 4)}))
+    assert isinstance(found[0], CalibrateReport)
+    assert isinstance(single, CalibrateReport)
+    assert found[0] == found[1]
+    assert found[0].samples == 4
+    assert found[0].ranges[0].minimum < single.ranges[0].minimum
+    assert single.ranges[0].spread is None
+
+
+def test_what_is_not_finite_is_left_out_of_a_range_and_said() -> None:
+    x = X.copy()
+    x[0, 0] = np.nan
+    found = ask(probe(whole()), order("calibrate", tensors=("t",)), x=x)
+    assert isinstance(found, CalibrateReport)
+    assert not found.ranges[0].is_finite
+    assert found.ranges[0].channel_minima[0] == 5.0
+
+
+@pytest.mark.parametrize("samples", [0, 17])
+def test_samples_have_a_limit(samples: int) -> None:
+    with pytest.raises(BadTensor, match=f"{samples} samples are asked for"):
+        ask(probe(whole()), order("calibrate", tensors=("t",), samples=samples))
+
+
+def test_slices_that_lose_something_are_held_to_the_whole_over_all_samples() -> None:
+    exact = ask(probe(whole(), first(), last()), order("precision", *CHAIN, samples=3))
+    other = ask(
+        probe(whole(), first(), last(scale=3.3)),
+        order("precision", *CHAIN, is_stacked=True),
+        x=np.stack([X, X * 2]),
+    )
+    assert isinstance(exact, PrecisionReport)
+    assert isinstance(other, PrecisionReport)
+    assert (exact.samples, exact.outputs[0].loss) == (3, 0.0)
+    (y,) = other.outputs
+    assert other.samples == 2
+    assert y.loss == pytest.approx(0.1, abs=1e-6)
+    assert y.max_absolute == pytest.approx(0.3 * 18, abs=1e-5)
+
+
+def test_an_output_that_is_infinite_on_one_side_has_no_loss() -> None:
+    report = ask(probe(whole(), first(), last(scale=3e38)), order("precision", *CHAIN), x=X + 10)
+    assert isinstance(report, PrecisionReport)
+    assert report.outputs[0].loss is None
+    assert "infinite on one side" in report.outputs[0].trouble
+
+
+def test_precision_without_slices_is_an_error() -> None:
+    with pytest.raises(BadTensor, match="names no slices"):
+        ask(probe(whole()), order("precision"))
 
 
 # What cannot be.

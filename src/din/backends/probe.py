@@ -12,9 +12,10 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from din.backends import probe_numbers as numbers
 from din.backends.contract import Array
+from din.backends.probe_calibrate import calibrate
 from din.backends.probe_models import Models
+from din.backends.probe_precision import precision
 from din.backends.probe_profile import profile
 from din.backends.probe_verify import verify
 from din.domain.probe import (
@@ -23,18 +24,11 @@ from din.domain.probe import (
     REPORT_BYTES_MAX,
     REPORT_SPEC,
     REPORT_TENSOR,
-    CalibrateReport,
     ProbeOrder,
     ProbeReport,
-    TensorRange,
 )
 from din.domain.tensor import TensorSpec
 from din.errors import BadTensor, TooLarge
-
-TENSORS_MAX: Final = 256
-"""Of one order to calibrate."""
-TENSORS_AT_ONCE: Final = 16
-"""What all of them hold together may not fit into memory."""
 
 _ORDER: Final = msgspec.json.Decoder(ProbeOrder)
 
@@ -113,22 +107,6 @@ def _carry_out(models: Models, order: ProbeOrder, given: Mapping[str, Array]) ->
         case "verify":
             return verify(models, order, given)
         case "calibrate":
-            return _calibrate(models, order, given)
-
-
-def _calibrate(models: Models, order: ProbeOrder, given: Mapping[str, Array]) -> CalibrateReport:
-    """Ranges of the named tensors in one run without optimisation."""
-    if not 0 < len(order.tensors) <= TENSORS_MAX:
-        raise BadTensor(
-            f"{len(order.tensors)} tensors are to be calibrated",
-            hint=f"between 1 and {TENSORS_MAX} at once",
-        )
-    session = models.open(0, "off", more_outputs=order.tensors)
-    inputs = models.inputs_for(session, order, given)
-    dtypes = {spec.name: spec.dtype for spec in session.outputs}
-    ranges: list[TensorRange] = []
-    for first in range(0, len(order.tensors), TENSORS_AT_ONCE):
-        names = order.tensors[first : first + TENSORS_AT_ONCE]
-        made = models.run(session, inputs, names)
-        ranges += [numbers.range_of(name, dtypes[name], made[name]) for name in names]
-    return CalibrateReport(inputs=models.facts(session, inputs), ranges=tuple(ranges))
+            return calibrate(models, order, given)
+        case "precision":
+            return precision(models, order, given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnxruntime as ort
 
@@ -10,6 +10,7 @@ from din.backends.contract import Array
 from din.backends.graph_wire import with_outputs
 from din.backends.onnxruntime_backend import OnnxSession, open_session, session_options
 from din.backends.probe_numbers import GUESSES, facts_of, guessed_shapes, made_up
+from din.domain.encoding import SAMPLES_MAX
 from din.domain.probe import ProbeOrder, ProbePart, TensorFacts
 from din.errors import BadTensor, ExecutionFailed
 
@@ -110,6 +111,22 @@ class Models:
             hint="give shapes (--shape NAME=1,3,224,224) or inputs of your own (--input FILE.npz)",
         )
 
+    def samples_for(
+        self, session: OnnxSession, order: ProbeOrder, given: Mapping[str, Array]
+    ) -> Iterator[dict[str, Array]]:
+        """Inputs of one run after the other: those given, or made up by rising seeds. Raises
+        BadTensor as `inputs_for`, and for more than SAMPLES_MAX."""
+        count = _samples_of(order, given)
+        own = {name: array[0] if order.is_stacked else array for name, array in given.items()}
+        first = self.inputs_for(session, order, own)
+        yield first
+        missing = [spec for spec in session.inputs if spec.name not in given]
+        shapes = {spec.name: first[spec.name].shape for spec in missing}
+        for number in range(1, count):
+            if order.is_stacked:
+                own = {name: array[number] for name, array in given.items()}
+            yield own | made_up(missing, shapes, order.seed + number)
+
     @staticmethod
     def facts(session: OnnxSession, inputs: Mapping[str, Array]) -> tuple[TensorFacts, ...]:
         """What a report says of its inputs."""
@@ -124,6 +141,21 @@ class Models:
     def close(self) -> None:
         """Give the session's memory back."""
         self._running = None
+
+
+def _samples_of(order: ProbeOrder, given: Mapping[str, Array]) -> int:
+    count = order.samples
+    if order.is_stacked:
+        counts = {array.shape[0] if array.ndim else 0 for array in given.values()}
+        if len(counts) != 1:
+            raise BadTensor(
+                f"the given inputs have {sorted(counts)} samples",
+                hint="the first axis of each counts the samples: the same number in all",
+            )
+        (count,) = counts
+    if not 1 <= count <= SAMPLES_MAX:
+        raise BadTensor(f"{count} samples are asked for", hint=f"from 1 to {SAMPLES_MAX} at once")
+    return count
 
 
 def engine_words() -> str:

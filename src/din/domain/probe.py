@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from din.domain.encoding import OutputLoss
 from din.domain.tensor import TensorSpec
 
 PROBE: Final = "probe"
@@ -26,7 +27,7 @@ REPORT_BYTES_MAX: Final = 3 * 1024 * 1024
 ROUNDS_MAX: Final = 100
 ROUNDS_DEFAULT: Final = 7
 
-ProbeKind = Literal["profile", "verify", "calibrate"]
+ProbeKind = Literal["profile", "verify", "calibrate", "precision"]
 
 
 class ProbePart(Struct, frozen=True, kw_only=True):
@@ -53,8 +54,12 @@ class ProbeOrder(Struct, frozen=True, kw_only=True):
     """No further round is begun after that time."""
     tensors: tuple[str, ...] = ()
     """What `calibrate` looks at."""
+    samples: int = 1
+    """Made-up inputs of `calibrate` and `precision`, by rising seeds."""
+    is_stacked: bool = False
+    """Given inputs have one axis more, the first, along which lie samples; `samples` is idle."""
     untested: tuple[str, ...] = ()
-    """What `verify` leaves out: random operators are behind it."""
+    """What `verify` and `precision` leave out: random operators are behind it."""
     is_quick: bool = False
     """`verify` leaves out the cuts at the model's own optimisation level."""
 
@@ -155,14 +160,29 @@ class TensorRange(Struct, frozen=True, kw_only=True):
     maximum: float | None
     channel_minima: tuple[float | None, ...] = ()
     channel_maxima: tuple[float | None, ...] = ()
+    is_finite: bool = True
+    """False where NaN or infinity was seen as well."""
+    spread: float | None = None
+    """How much samples differ from each other: deviation of their means over the deviation of all
+    values, 0..1. None of one sample, or of a constant."""
 
 
 class CalibrateReport(Struct, frozen=True, kw_only=True, tag="calibrate"):
-    """Ranges of tensors over one sample."""
+    """Ranges of tensors over all samples."""
 
     inputs: tuple[TensorFacts, ...]
     ranges: tuple[TensorRange, ...]
+    samples: int = 1
     notes: tuple[str, ...] = ()
 
 
-ProbeReport = ProfileReport | VerifyReport | CalibrateReport
+class PrecisionReport(Struct, frozen=True, kw_only=True, tag="precision"):
+    """What encodings at the cuts cost the outputs, over all samples."""
+
+    inputs: tuple[TensorFacts, ...]
+    outputs: tuple[OutputLoss, ...]
+    samples: int = 1
+    engine: str = ""
+
+
+ProbeReport = ProfileReport | VerifyReport | CalibrateReport | PrecisionReport
