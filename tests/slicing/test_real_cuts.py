@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from din.bench.composed import Composed, engine
+from din.bench.examples import EXAMPLES, feeds_of, shapes_of
 from din.domain.deployment import Route
 from din.domain.estimates import memory_mib
 from din.domain.node import NodeId
@@ -23,14 +24,13 @@ from din.slicing.table import cut_table
 from din.slicing.together import kept_together
 from din.wire.frame import body_parts, encode_head
 from din.wire.messages import Run
-from tests.slicing.real_models import NAMES, feeds_of, shapes_of
 
 SLICES = (2, 3, 5, 8)
 EDGE_BYTES_MAX = 1024
 CROSSING_MAX = 1.02
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=EXAMPLES)
 def real(request, fetched):
     """Analysed model, feeds, and the answer of the whole without optimisations."""
     data, feeds = fetched(request.param), feeds_of(request.param)
@@ -145,7 +145,7 @@ def test_cuts_that_placement_chooses_answer_bit_by_bit_and_send_what_crosses(rea
 
 
 def test_the_whole_in_one_slice_is_bit_by_bit_what_the_file_answers(fetched):
-    for name in NAMES:
+    for name in EXAMPLES:
         if shapes_of(name):
             continue
         data, feeds = fetched(name), feeds_of(name)

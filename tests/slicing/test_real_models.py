@@ -7,14 +7,14 @@ import random
 import onnx
 import pytest
 
+from din.bench.examples import CENTERFACE_SHAPES, EXAMPLES, feeds_of, shapes_of
 from din.domain.model import GATEWAY, Edge
 from din.slicing.slicer import analyse
-from tests.slicing.real_models import CENTERFACE, NAMES, feeds_of, shapes_of
 
 
 def test_centerface_cut_at_404_and_474_is_bitwise_the_whole(bench, fetched):
     sliced = bench.check(
-        fetched("centerface"), feeds_of("centerface"), "404", "474", input_shapes=CENTERFACE
+        fetched("centerface"), feeds_of("centerface"), "404", "474", input_shapes=CENTERFACE_SHAPES
     )
     answer = sliced.answer
     assert len(answer.slices) == 3
@@ -39,7 +39,7 @@ def test_centerface_at_a_fixed_size_knows_its_crossings(bench, fetched):
     assert answer.cuts[0].nbytes == 4 * (24 * 128 * 128 + 32 * 64 * 64)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize("ways", [2, 3, 5])
 def test_cut_anywhere_the_answer_is_the_whole_models(bench, fetched, tmp_path, name, ways):
     data, shapes = fetched(name), shapes_of(name)

@@ -49,6 +49,9 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     ),
     "datagrams": Benchmark("din.bench.datagrams:datagrams", "beats by datagram a gateway takes"),
     "slice-cache": Benchmark("din.bench.cached:cache_hits", "a cut of a model that is known"),
+    "cold-slicing": Benchmark("din.bench.cutting:cold", "a model never seen, cut in five"),
+    "bitwise": Benchmark("din.bench.cutting:bitwise", "random cuts against the whole"),
+    "backend-suite": Benchmark("din.bench.cutting:backend_suite", "ONNX's own test cases, cut"),
     "join": Benchmark("din.bench.joining:joins", "a machine gets its certificate by a token"),
 }
 TRUST: Final = (
@@ -57,10 +60,10 @@ TRUST: Final = (
     "join",
     "datagrams",
 )
-SLICING: Final = ("slice-cache", "slices")
+CUTTING: Final = ("slice-cache", "cold-slicing", "bitwise", "backend-suite")
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
-    "road": tuple(name for name in BENCHMARKS if name not in (*TRUST, "slice-cache")),
-    "slicing": SLICING,
+    "road": tuple(name for name in BENCHMARKS if name not in (*TRUST, *CUTTING)),
+    "slicing": (*CUTTING, "slices"),
     "trust": TRUST,
 }
 
