@@ -32,8 +32,6 @@ GAIN_MIN: Final = 2.0
 """How many times its own time an encoding has to spare."""
 SPREAD_MIN: Final = 0.1
 """Samples that differ by less than this share of all deviation look alike."""
-OPSET_CHANNELS: Final = 13
-"""The first whose QuantizeLinear has channels."""
 OPSET_QUANTISE: Final = 10
 CODES_MAX: Final = 255
 _MIB: Final = 1024 * 1024
@@ -104,7 +102,7 @@ def encoding_of(
         return Refused("calibration saw NaN or infinity, which UINT8 has not")
     if opset < OPSET_QUANTISE:
         return Refused(f"opset {opset} has no QuantizeLinear, it came with {OPSET_QUANTISE}")
-    channels = _channels(spec, seen) if opset >= OPSET_CHANNELS else ()
+    channels = _channels(spec, seen)
     pairs = channels or ((seen.minimum, seen.maximum),)
     scaled = [_scaled(low, high) for low, high in pairs]
     return Encoding(

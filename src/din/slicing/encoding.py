@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Final
 
-import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, TypeProto
 
 from din.domain.encoding import (
     BYTES_PER_ELEMENT,
@@ -25,6 +24,7 @@ from din.domain.encoding import (
 from din.domain.model import GATEWAY, Edge
 from din.domain.tensor import DTYPE_BYTES
 from din.errors import BadStrategy
+from din.slicing.coders import Coder, inner_names
 from din.slicing.cutting import splits_quantised
 from din.slicing.elements import fixed_bytes, shape_of, word_of
 from din.slicing.operators import OperatorGraph
@@ -36,8 +36,6 @@ OPSET_CAST: Final = 6
 """The first whose Cast names its target by a number."""
 OPSET_QUANTISE: Final = 10
 """The first with QuantizeLinear and DequantizeLinear."""
-OPSET_CHANNELS: Final = 13
-"""The first where they have an axis."""
 
 _ELEMENTS = {"FP16": TensorProto.FLOAT16, "FP32": TensorProto.FLOAT, "UINT8": TensorProto.UINT8}
 
@@ -53,6 +51,7 @@ class Coded:
     names: Mapping[str, str]
     """Tensor -> the encoded one."""
     encodings: Mapping[str, Encoding]
+    opset: int
 
     def exact_name(self, name: str) -> str:
         """The tensor that an edge carries, by its own name."""
@@ -61,15 +60,22 @@ class Coded:
     def write(self, model: ModelProto, part: Part) -> None:
         """Append to an emitted part what encodes its outputs and decodes its inputs, in place."""
         taken, given = set(part.inputs), set(part.outputs)
+        first = 0
         for raw, made in self.names.items():
-            encoding, word = self.encodings[raw], word_of(self.shapes.types[raw]) or ""
+            coder = self._coder(raw, made)
             if made in given:
-                _store(model, made, encoding)
-                model.graph.node.extend(_encoders(raw, made, encoding, word))
+                model.graph.initializer.extend(coder.stored())
+                model.graph.node.extend(coder.encoders())
             elif made in taken:
-                _store(model, made, encoding)
-                for place, node in enumerate(_decoders(raw, made, encoding, word)):
-                    model.graph.node.insert(place, node)
+                model.graph.initializer.extend(coder.stored())
+                for node in coder.decoders():
+                    model.graph.node.insert(first, node)
+                    first += 1
+
+    def _coder(self, raw: str, made: str) -> Coder:
+        kind = self.shapes.types[raw]
+        is_half = word_of(kind) == "FP16"
+        return Coder(raw, made, self.encodings[raw], is_half, self.opset, len(shape_of(kind) or ()))
 
 
 def exact_reason(graph: OperatorGraph, shapes: Shapes, name: str, opset: int) -> str:
@@ -131,6 +137,7 @@ def encode(
         shapes=known,
         names=names,
         encodings=encodings,
+        opset=opset,
     )
 
 
@@ -168,8 +175,6 @@ def _quantising_fault(
         return "a zero point is outside 0..255"
     if axis is None:
         return "" if count == 1 else f"{count} scales are given without an axis"
-    if opset < OPSET_CHANNELS:
-        return f"opset {opset} quantises whole tensors only, channels came with {OPSET_CHANNELS}"
     if shape is None or not 0 <= axis < len(shape):
         return f"its rank is unknown or too small for axis {axis}"
     if shape[axis] != count or count > CHANNELS_MAX:
@@ -188,16 +193,11 @@ def _names(
     names: dict[str, str] = {}
     for raw in sorted(encodings):
         made = f"{raw}.{encodings[raw].kind}"
-        while used & {made, *_inner(made)}:
+        while used & {made, *inner_names(made)}:
             made += "_"
-        used |= {made, *_inner(made)}
+        used |= {made, *inner_names(made)}
         names[raw] = made
     return names
-
-
-def _inner(made: str) -> tuple[str, str, str]:
-    """Scales, zero points and the FP32 in between, by an encoded tensor's name."""
-    return f"{made}.scale", f"{made}.zero_point", f"{made}.fp32"
 
 
 def _type(raw: TypeProto, word: str) -> TypeProto:
@@ -225,51 +225,3 @@ def _split(edge: Edge, names: Mapping[str, str]) -> list[Edge]:
     encoded = Edge(names[edge.tensor], edge.producer, slices)
     outer = [Edge(edge.tensor, edge.producer, (GATEWAY,))] if GATEWAY in edge.consumers else []
     return [*outer, encoded]
-
-
-def _store(model: ModelProto, made: str, encoding: Encoding) -> None:
-    if encoding.kind != "uint8":
-        return
-    scale, zero, _ = _inner(made)
-    scales = np.asarray(encoding.scale, np.float32)
-    zeros = np.asarray(encoding.zero_point, np.uint8)
-    if encoding.axis is None:
-        scales, zeros = scales.reshape(()), zeros.reshape(())
-    model.graph.initializer.append(numpy_helper.from_array(scales, scale))
-    model.graph.initializer.append(numpy_helper.from_array(zeros, zero))
-
-
-def _encoders(raw: str, made: str, encoding: Encoding, word: str) -> list[NodeProto]:
-    if encoding.kind == "fp16":
-        return [_cast(raw, made, TensorProto.FLOAT16)]
-    between = _inner(made)[2]
-    if word == "FP16":
-        return [
-            _cast(raw, between, TensorProto.FLOAT),
-            _scaled("QuantizeLinear", between, made, made, encoding),
-        ]
-    return [_scaled("QuantizeLinear", raw, made, made, encoding)]
-
-
-def _decoders(raw: str, made: str, encoding: Encoding, word: str) -> list[NodeProto]:
-    if encoding.kind == "fp16":
-        return [_cast(made, raw, TensorProto.FLOAT)]
-    between = _inner(made)[2]
-    if word == "FP16":
-        return [
-            _scaled("DequantizeLinear", made, between, made, encoding),
-            _cast(between, raw, TensorProto.FLOAT16),
-        ]
-    return [_scaled("DequantizeLinear", made, raw, made, encoding)]
-
-
-def _cast(source: str, target: str, elem_type: int) -> NodeProto:
-    return helper.make_node("Cast", [source], [target], f"{target}.cast", to=elem_type)
-
-
-def _scaled(kind: str, source: str, target: str, made: str, encoding: Encoding) -> NodeProto:
-    scale, zero, _ = _inner(made)
-    node = helper.make_node(kind, [source, scale, zero], [target], f"{made}.scaled")
-    if encoding.axis is not None:
-        node.attribute.append(helper.make_attribute("axis", encoding.axis))
-    return node
