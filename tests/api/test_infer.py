@@ -26,7 +26,14 @@ def ask(tmp_path, body, path="/infer", headers=None):
 
 def test_a_photo_becomes_boxes_scores_and_labels(tmp_path):
     answer, world = ask(
-        tmp_path, {"model_id": "faces", "input_data": TEXT, "timeout_ms": 5000, "request_id": "r1"}
+        tmp_path,
+        {
+            "model_id": "faces",
+            "input_data": TEXT,
+            "timeout_ms": 5000,
+            "request_id": "r1",
+            "precision": "exact",
+        },
     )
     told = answer.json()
     assert told["request_id"] == answer.headers["din-request-id"] == "r1"
@@ -41,16 +48,21 @@ def test_a_photo_becomes_boxes_scores_and_labels(tmp_path):
     call = world.inference.calls[0]
     assert call.is_adapted
     assert call.timeout_ms == 5000
+    assert call.precision == "exact"
     assert b"".join(call.chunks[0]) == JPEG
 
 
 def test_the_raw_file_may_be_the_body(tmp_path):
     answer, world = ask(
-        tmp_path, JPEG, "/infer?model=faces&timeout_ms=70", {"content-type": "image/jpeg"}
+        tmp_path,
+        JPEG,
+        "/infer?model=faces&timeout_ms=70&precision=fp16",
+        {"content-type": "image/jpeg"},
     )
     assert answer.status == 200
     assert b"".join(world.inference.calls[0].chunks[0]) == JPEG
     assert world.inference.calls[0].timeout_ms == 70
+    assert world.inference.calls[0].precision == "fp16"
 
 
 def test_a_dry_run_does_not_look_at_the_input(tmp_path):
@@ -103,6 +115,7 @@ def test_line_breaks_in_base64_are_no_fault(tmp_path):
         ({"model_id": "faces", "input_data": "ab= =c"}, 400, "character 2"),
         ({"model_id": "faces", "input_data": "data:image/png;base64,AA"}, 400, "comma"),
         ({"model_id": "faces", "input_data": TEXT, "timeout_ms": 0}, 400, "1 to 3600000"),
+        ({"model_id": "faces", "input_data": TEXT, "precision": "int4"}, 400, "exact, fp16, uint8"),
         ({"model_id": "faces", "input_data": TEXT, "outputs": ["box"]}, 400, "'boxes'"),
         ({"model_id": "plain", "input_data": TEXT}, 400, "takes tensors"),
         ({"model_id": "a\u0000b", "input_data": TEXT}, 400, "control character"),

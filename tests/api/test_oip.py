@@ -122,12 +122,13 @@ def test_binary_and_json_outputs_are_chosen_by_output(tmp_path):
     body = {
         "inputs": [tensor(data=[1, 2])],
         "outputs": [{"name": "out_x", "parameters": {"binary_data": False}}],
-        "parameters": {"binary_data_output": True, "timeout_ms": 9},
+        "parameters": {"binary_data_output": True, "timeout_ms": 9, "precision": "uint8"},
     }
     answer, world = ask(tmp_path, body)
     assert answer.json()["outputs"][0]["data"] == [1.0, 2.0]
     assert world.inference.calls[0].outputs == ("out_x",)
     assert world.inference.calls[0].timeout_ms == 9
+    assert world.inference.calls[0].precision == "uint8"
     assert not world.inference.calls[0].is_adapted
 
 
@@ -157,6 +158,7 @@ def test_binary_and_json_outputs_are_chosen_by_output(tmp_path):
         ({"inputs": [tensor(data=[1, 2])] * 2}, "given twice"),
         ({"inputs": [tensor(data=[1, 2])], "outputs": [{"name": "y"}]}, "'out_x'"),
         ({"inputs": [tensor(data=[1, 2])], "parameters": {"timeout_ms": "5"}}, "timeout_ms"),
+        ({"inputs": [tensor(data=[1, 2])], "parameters": {"precision": 16}}, "precision is 16"),
         ({"inputs": [tensor(parameters={"binary_data_size": 8})]}, "0 bytes follow"),
     ],
 )

@@ -12,7 +12,14 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from din.api.decoding import decode_json
 from din.api.oip_heads import Asked, Heads, KnownHead
 from din.api.post import OCTETS, Post, Reply
-from din.api.signature import check_dtype, check_inputs, check_outputs, check_shape, timeout_of
+from din.api.signature import (
+    check_dtype,
+    check_inputs,
+    check_outputs,
+    check_shape,
+    precision_of,
+    timeout_of,
+)
 from din.api.values import RAW_ONLY, decode_values, encode_values
 from din.domain.model import ModelManifest
 from din.domain.tensor import BYTES, TENSORS_MAX, TensorMeta, nbytes_of
@@ -234,6 +241,7 @@ def oip_call(
         outputs=asked.outputs,
         timeout_ms=asked.timeout_ms,
         is_retry_of_random_allowed=asked.is_retry_of_random_allowed,
+        precision=asked.precision,
     )
 
 
@@ -248,6 +256,7 @@ def _asked(parsed: ParsedOip, manifest: ModelManifest) -> Asked:
         wanted,
         timeout_of(parameters.get("timeout_ms")),
         parameters.get("allow_random_retry") is True,
+        precision_of(parameters.get("precision")),
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from din.domain.model import ModelManifest
+from din.domain.request import PrecisionClass
 from din.domain.tensor import TensorMeta
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Asked(NamedTuple):
     outputs: tuple[str, ...] = ()
     timeout_ms: int | None = None
     is_retry_of_random_allowed: bool = False
+    precision: PrecisionClass | None = None
 
 
 class KnownHead:

@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 from din.api.decoding import decode_json
 from din.api.oip import ChunkCursor, OipTensor, TensorName, parse_tensors
 from din.api.post import Post, Reply, flag_of, query_of
-from din.api.signature import check_inputs, check_outputs, plain_text, timeout_of
+from din.api.signature import check_inputs, check_outputs, plain_text, precision_of, timeout_of
 from din.api.values import RAW_ONLY, decode_values, nested
 from din.domain.model import ModelManifest
 from din.domain.plan import Plan, Rejection
@@ -22,7 +22,15 @@ from din.domain.tensor import BYTES, TensorMeta, TensorSpec
 from din.errors import BadTensor, UsageError
 from din.gateway.service import Buffer, InferenceAnswer, InferenceCall
 
-_QUERY_FIELDS: Final = ("dry-run", "model", "outputs", "request_id", "timeout_ms", "version")
+_QUERY_FIELDS: Final = (
+    "dry-run",
+    "model",
+    "outputs",
+    "precision",
+    "request_id",
+    "timeout_ms",
+    "version",
+)
 
 
 class SeedRequest(Struct, forbid_unknown_fields=True):
@@ -38,6 +46,7 @@ class SeedRequest(Struct, forbid_unknown_fields=True):
     outputs: list[TensorName] = []
     version: str | None = None
     allow_random_retry: bool = False
+    precision: Any = None
 
 
 _DECODER: Final = msgspec.json.Decoder(SeedRequest)
@@ -84,6 +93,7 @@ def _take_query(request: SeedRequest, fields: dict[str, str]) -> None:
         request.timeout_ms = int(text) if is_number else text
     if "outputs" in fields:
         request.outputs = fields["outputs"].split(",")
+    request.precision = fields.get("precision", request.precision)
     request.request_id = fields.get("request_id", request.request_id)
     request.version = fields.get("version", request.version)
 
@@ -121,6 +131,7 @@ def infer_call(parsed: ParsedInfer, manifest: ModelManifest, request_id: str) ->
         outputs=tuple(request.outputs),
         timeout_ms=timeout_of(request.timeout_ms),
         is_retry_of_random_allowed=request.allow_random_retry,
+        precision=precision_of(request.precision),
     )
 
 

@@ -12,6 +12,7 @@ from urllib.parse import unquote_to_bytes
 
 from din.api.values import element_starts
 from din.domain.model import ModelManifest
+from din.domain.request import PrecisionClass
 from din.domain.tensor import (
     BYTES,
     DTYPE_BYTES,
@@ -24,6 +25,7 @@ from din.domain.tensor import (
 from din.errors import BadTensor, UsageError
 from din.gateway.service import Buffer
 
+PRECISIONS: tuple[PrecisionClass, ...] = ("exact", "fp16", "uint8")
 NAMES_SHOWN_MAX = 16
 """Of a model's tensors in one message."""
 DIM_MAX = 2**40
@@ -176,6 +178,19 @@ def plain_text(text: str, what: str, length_max: int) -> str:
             hint="use printable text, percent-encoded in a URL",
         )
     return text
+
+
+def precision_of(value: object) -> PrecisionClass | None:
+    """The least precision that a request allows. Raises UsageError."""
+    if value is None:
+        return None
+    for each in PRECISIONS:
+        if value == each:
+            return each
+    raise UsageError(
+        f"precision is {value!r:.40}",
+        hint=f"it is the least that may cross between slices: {', '.join(PRECISIONS)}",
+    )
 
 
 def timeout_of(value: object) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import click
 
@@ -18,7 +18,7 @@ from din.cli.frame import Command, gateway_option, say
 from din.cli.progress import told_when_slow
 from din.client.client import INFER_MS
 from din.client.result import Inference
-from din.domain.request import TraceStep
+from din.domain.request import PrecisionClass, TraceStep
 from din.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
@@ -81,6 +81,11 @@ SHOWN_MAX: Final = 20
 )
 @click.option("--version", "version", help="Version of the model; else the newest.")
 @click.option(
+    "--precision",
+    type=click.Choice(get_args(PrecisionClass)),
+    help="The least that may cross between slices; else as the model was registered.",
+)
+@click.option(
     "--timeout-ms",
     type=click.IntRange(1),
     default=INFER_MS,
@@ -96,6 +101,7 @@ def infer(
     raw: bool,
     wanted: tuple[str, ...],
     version: str | None,
+    precision: str | None,
     timeout_ms: int,
     gateway: str | None,
 ) -> None:
@@ -108,7 +114,14 @@ def infer(
     given = read_inputs(inputs)
     slow = f"no answer yet; where it would run, or why nowhere: din plan {quote(model)}"
     with ask(gateway) as client, told_when_slow(slow):
-        answer = client.infer(model, given, outputs=wanted, timeout_ms=timeout_ms, version=version)
+        answer = client.infer(
+            model,
+            given,
+            outputs=wanted,
+            timeout_ms=timeout_ms,
+            version=version,
+            precision=precision,
+        )
     if raw:
         click.echo(json.dumps(_plain(answer.result)))
     else:

@@ -108,28 +108,31 @@ class Client:
         timeout_ms: int | None = None,
         request_id: str | None = None,
         version: str | None = None,
+        precision: str | None = None,
     ) -> Inference:
         """Run one request. A file (its bytes or its path) goes through the model's adapters; a
         mapping of names to numpy arrays, or one array, are the model's own tensors.
 
         Raises BadTensor, NotFound, CannotPlace, Unavailable, DeadlineExceeded and others.
         """
-        timeout_ms = timeout_ms or self.timeout_ms
+        asked: dict[str, Any] = {"timeout_ms": timeout_ms or self.timeout_ms}
+        if precision is not None:
+            asked["precision"] = precision
         if isinstance(inputs, bytes | bytearray | memoryview | str | os.PathLike):
-            return self._infer_file(model, inputs, outputs, timeout_ms, request_id, version)
+            return self._infer_file(model, inputs, outputs, asked, request_id, version)
         arrays = inputs if isinstance(inputs, Mapping) else {self._only_input(model): inputs}
-        return self._infer_tensors(model, arrays, outputs, timeout_ms, request_id, version)
+        return self._infer_tensors(model, arrays, outputs, asked, request_id, version)
 
     def _infer_file(
         self,
         model: str,
         file: File,
         outputs: Sequence[str],
-        timeout_ms: int,
+        asked: dict[str, Any],
         request_id: str | None,
         version: str | None,
     ) -> Inference:
-        query = {"model": model, "timeout_ms": str(timeout_ms)}
+        query = {"model": model, **asked}
         if outputs:
             query["outputs"] = ",".join(outputs)
         if request_id is not None:
@@ -141,7 +144,7 @@ class Client:
             f"/infer?{urlencode(query)}",
             _bytes_of(file),
             OCTETS,
-            timeout_ms=timeout_ms + GRACE_MS,
+            timeout_ms=asked["timeout_ms"] + GRACE_MS,
         )
         found = decode_answer(answer, _AdaptedAnswer)
         return Inference(
@@ -158,13 +161,13 @@ class Client:
         model: str,
         arrays: Mapping[str, object],
         outputs: Sequence[str],
-        timeout_ms: int,
+        asked: dict[str, Any],
         request_id: str | None,
         version: str | None,
     ) -> Inference:
         from din.client.arrays import decode_outputs, encode_request
 
-        body = encode_request(arrays, outputs, request_id, {"timeout_ms": timeout_ms})
+        body = encode_request(arrays, outputs, request_id, asked)
         path = f"/v2/models/{_segment(model)}"
         path += f"/versions/{_segment(version)}/infer" if version is not None else "/infer"
         answer = self._connection.request(
@@ -176,7 +179,7 @@ class Client:
                 "Inference-Header-Content-Length": str(body.json_nbytes),
                 "Content-Length": str(body.nbytes),
             },
-            timeout_ms=timeout_ms + GRACE_MS,
+            timeout_ms=asked["timeout_ms"] + GRACE_MS,
         )
         head_nbytes = int(answer.headers.get("inference-header-content-length", len(answer.body)))
         found = decode_answer(answer._replace(body=answer.body[:head_nbytes]), _TensorAnswer)

@@ -6,6 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+PrecisionClass = Literal["exact", "fp16", "uint8"]
+"""The least precision at which tensors may cross between the slices of a request."""
 SpanKind = Literal["queue", "transfer", "compute", "encode"]
 
 
@@ -74,5 +76,7 @@ class Trace(Struct, frozen=True, kw_only=True):
     attempts: tuple[AttemptRecord, ...]
     path: str = "relay"
     """`direct` = gateway and worker shared memory; `relay` = through agents."""
+    precision: PrecisionClass = "exact"
+    """At which tensors crossed between its slices."""
     error: str = ""
     """Code and message of a request that failed."""

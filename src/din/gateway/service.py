@@ -23,7 +23,7 @@ from din.domain.enrolment import (
 from din.domain.keys import CreateKey, KeyCreated, KeyList, KeyView
 from din.domain.model import ModelManifest
 from din.domain.plan import Plan
-from din.domain.request import Trace, TraceStep
+from din.domain.request import PrecisionClass, Trace, TraceStep
 from din.domain.tensor import TensorMeta
 from din.domain.trust import DEFAULT_TENANT, Caller, Peer
 from din.domain.views import (
@@ -55,6 +55,9 @@ class InferenceCall(Struct, kw_only=True):
     """Names wanted; empty = all. Unknown names are a BadTensor that lists the valid ones."""
     timeout_ms: int | None = None
     is_retry_of_random_allowed: bool = False
+    precision: PrecisionClass | None = None
+    """The least that is allowed, for the choice of the route; None = as the model was registered.
+    A more precise way is always right."""
     tenant: str = DEFAULT_TENANT
     """Who may see its trace."""
 
