@@ -14,8 +14,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from din.cli.jsonc import read_jsonc
-from din.cli.model_file import check_model_file, read_model_file
+from din.cli.model_file import ModelFile, check_model_file, read_model_file
 from din.cli.strategy import schema_of_files
+from din.domain.strategy import RangeSetting, SliceSetting, Strategy
 from din.domain.views import PlanSlices
 from din.errors import BadStrategy, CannotPlace, UsageError
 from tests.cli.conftest import Run
@@ -337,3 +338,10 @@ def test_the_schema_describes_every_key_and_its_example_is_right(run: Run, folde
     assert check_model_file(written(folder, json.dumps(example))).findings == ()
     shipped = json.loads((ROOT / "examples" / "din.schema.json").read_text())
     assert shipped == schema, "run: din strategy schema > examples/din.schema.json"
+
+
+def test_the_manual_names_every_key() -> None:
+    manual = (ROOT / "docs" / "models.md").read_text()
+    for kind in (ModelFile, Strategy, SliceSetting, RangeSetting):
+        for key in kind.__struct_encode_fields__:
+            assert f"`{key}`" in manual, key
