@@ -77,6 +77,23 @@ def order_of(fake: FakeGateway) -> RegisterModel:
     return msgspec.json.decode(posts[-1].body, type=RegisterModel)
 
 
+def test_files_beside_the_model_are_sent_with_it(
+    fake: FakeGateway, run: Run, tmp_path: Path
+) -> None:
+    from tests.client.test_beside import model_naming
+
+    model = model_naming(tmp_path, "w.bin")
+    (tmp_path / "w.bin").write_bytes(b"m")
+    serve_registration(fake, model_view(state="ready"))
+    sha256 = hashlib.sha256(model.read_bytes()).hexdigest()
+    fake.routes["PUT", f"/api/v1/artifacts/{sha256}"] = lambda _: Reply(201, b"{}")
+    ran = run("model", "register", str(model), "--model-id", "centerface")
+    assert ran.code == 0, ran.err
+    order = order_of(fake)
+    assert order.source_sha256 == sha256
+    assert order.external == {"w.bin": hashlib.sha256(b"m").hexdigest()}
+
+
 def test_the_seeds_file_becomes_an_order(tmp_path: Path) -> None:
     found = read_model_file(model_file(tmp_path))
     assert found.model_path == tmp_path / "yolov5s_qat.onnx"

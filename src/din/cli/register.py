@@ -146,8 +146,10 @@ def _adjusted(
 def _send(client: Client, registration: Registration) -> Answer:
     with Progress("uploading") as progress:
         encrypt = registration.order.encrypt
-        sha256 = client.upload(registration.model_path, progress.sent, encrypt=encrypt)
-    order = msgspec.structs.replace(registration.order, source_sha256=sha256)
+        path = registration.model_path
+        sha256 = client.upload(path, progress.sent, encrypt=encrypt)
+        external = client.upload_beside(path, progress.sent, encrypt=encrypt)
+    order = msgspec.structs.replace(registration.order, source_sha256=sha256, external=external)
     return client.order_model(order)
 
 

@@ -293,19 +293,43 @@ class Client:
         """Store a file under its SHA256, which is returned; nothing is sent that is there.
         `encrypt` as in the registration: whether it is plain on the gateway's disk until then."""
         with _open(path) as file:
-            nbytes = os.fstat(file.fileno()).st_size
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            target = f"/api/v1/artifacts/{sha256}"
-            if self._has(target):
-                return sha256
-            query = "" if encrypt is None else f"?encrypt={str(encrypt).lower()}"
-            self._connection.request(
-                "PUT",
-                target + query,
-                lambda: _pieces(file, nbytes, progress),
-                {**OCTETS, "Content-Length": str(nbytes)},
-                timeout_ms=UPLOAD_MS,
-            )
+            return self._upload(file, progress, encrypt)
+
+    def upload_beside(
+        self,
+        path: str | os.PathLike[str],
+        progress: Progress | None = None,
+        *,
+        encrypt: bool | None = None,
+    ) -> dict[str, str]:
+        """Store the files beside a model in which it keeps weights, as `upload` does; their SHA256
+        by the location that the model gives: `external` of the registration.
+
+        Raises NotFound for a missing one, UsageError for one that is a link, no ordinary file or
+        outside of the model's folder.
+        """
+        from din.client.beside import opened_beside
+
+        with _open(path) as model:
+            return {
+                location: self._upload(file, progress, encrypt)
+                for location, file in opened_beside(model)
+            }
+
+    def _upload(self, file: BufferedReader, progress: Progress | None, encrypt: bool | None) -> str:
+        nbytes = os.fstat(file.fileno()).st_size
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        target = f"/api/v1/artifacts/{sha256}"
+        if self._has(target):
+            return sha256
+        query = "" if encrypt is None else f"?encrypt={str(encrypt).lower()}"
+        self._connection.request(
+            "PUT",
+            target + query,
+            lambda: _pieces(file, nbytes, progress),
+            {**OCTETS, "Content-Length": str(nbytes)},
+            timeout_ms=UPLOAD_MS,
+        )
         return sha256
 
     def _has(self, target: str) -> bool:
