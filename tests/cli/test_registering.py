@@ -88,7 +88,7 @@ def test_files_beside_the_model_are_sent_with_it(
     sha256 = hashlib.sha256(model.read_bytes()).hexdigest()
     fake.routes["PUT", f"/api/v1/artifacts/{sha256}"] = lambda _: Reply(201, b"{}")
     ran = run("model", "register", str(model), "--model-id", "centerface")
-    assert ran.code == 0, ran.err
+    assert ran.exit_code == 0, ran.output
     order = order_of(fake)
     assert order.source_sha256 == sha256
     assert order.external == {"w.bin": hashlib.sha256(b"m").hexdigest()}
