@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -13,8 +12,9 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from din.client.credentials import load_credentials
-from din.client.http import PIECE_BYTES, Answer, Connection
+from din.client.http import Answer, Connection
 from din.client.result import Inference
+from din.client.uploads import CONTROL_MS, OCTETS, UPLOAD_MS, Progress, upload
 from din.domain.plan import Plan
 from din.domain.request import Trace, TraceStep
 from din.domain.views import (
@@ -29,21 +29,16 @@ from din.domain.views import (
     RegisterModel,
     TraceList,
 )
-from din.errors import BadTensor, Denied, Internal, NotFound, UsageError
+from din.errors import BadTensor, Internal, UsageError
 
 DEFAULT_GATEWAY: Final = "http://127.0.0.1:8000"
-CONTROL_MS: Final = 30_000
-UPLOAD_MS: Final = 300_000
 INFER_MS: Final = 30_000
 GRACE_MS: Final = 2_000
 """Waited beyond a request's own deadline, so that the gateway tells of it, not the socket."""
-OCTETS: Final = {"Content-Type": "application/octet-stream"}
 JSON: Final = {"Content-Type": "application/json"}
 
 View = TypeVar("View")
 File = bytes | bytearray | memoryview | str | os.PathLike[str]
-Progress = Callable[[int, int], None]
-"""Called with bytes sent and bytes in all."""
 
 
 class _AdaptedAnswer(msgspec.Struct):
@@ -293,7 +288,7 @@ class Client:
         """Store a file under its SHA256, which is returned; nothing is sent that is there.
         `encrypt` as in the registration: whether it is plain on the gateway's disk until then."""
         with _open(path) as file:
-            return self._upload(file, progress, encrypt)
+            return upload(self._connection, file, progress, encrypt)
 
     def upload_beside(
         self,
@@ -312,32 +307,9 @@ class Client:
 
         with _open(path) as model:
             return {
-                location: self._upload(file, progress, encrypt)
+                location: upload(self._connection, file, progress, encrypt)
                 for location, file in opened_beside(model)
             }
-
-    def _upload(self, file: BufferedReader, progress: Progress | None, encrypt: bool | None) -> str:
-        nbytes = os.fstat(file.fileno()).st_size
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        target = f"/api/v1/artifacts/{sha256}"
-        if self._has(target):
-            return sha256
-        query = "" if encrypt is None else f"?encrypt={str(encrypt).lower()}"
-        self._connection.request(
-            "PUT",
-            target + query,
-            lambda: _pieces(file, nbytes, progress),
-            {**OCTETS, "Content-Length": str(nbytes)},
-            timeout_ms=UPLOAD_MS,
-        )
-        return sha256
-
-    def _has(self, target: str) -> bool:
-        try:
-            self._connection.request("HEAD", target, timeout_ms=CONTROL_MS)
-        except (NotFound, Denied):
-            return False  # an answer to HEAD has no words: what is refused, PUT tells
-        return True
 
     def call(
         self,
@@ -382,16 +354,6 @@ def _open(path: str | os.PathLike[str]) -> BufferedReader:
             f"file {os.fspath(path)!r} cannot be read: {error.strerror}",
             hint="give the path of a file that exists and that you may read",
         ) from None
-
-
-def _pieces(file: BufferedReader, nbytes: int, progress: Progress | None) -> Iterator[bytes]:
-    file.seek(0)
-    sent = 0
-    while piece := file.read(PIECE_BYTES):
-        yield piece
-        sent += len(piece)
-        if progress is not None:
-            progress(sent, nbytes)
 
 
 def decode_answer(answer: Answer, kind: type[View]) -> View:
