@@ -116,7 +116,7 @@ def test_what_is_no_json_is_named_with_line_and_column(text: str, says: str) -> 
 WRONG = [
     ('"partition_points"', '"partition_point"', '"partition_point"', "unknown key"),
     ("true", '"yes"', '"yes"', "ranges.0.sensitive is 'yes': expected `bool`, got `str`"),
-    ('"name": "neck"', '"nam": "neck"', '"nam"', "unknown key 'slicing_strategy.slices.nam'"),
+    ('"name": "neck"', '"title": "neck"', '"title"', "unknown key 'slicing_strategy.slices.title'"),
     ('["edge-1"]', "[7]", "7]", "slices.1.nodes.0 is 7: expected `str`, got `int`"),
     ('{"range": "model.0:model.1", ', "{", '{"sensitive"', "key 'range' is missing"),
     ('"partition_points": [', '"type": "x", "y": [', '"y"', "unknown key 'slicing_strategy.y'"),
@@ -153,11 +153,11 @@ def test_what_a_file_means_wrongly_is_named_with_line_and_column(
 
 
 def test_several_mistakes_are_told_at_once(run: Run, folder: Path) -> None:
-    text = FINE.replace('"name": "neck"', '"nam": "neck"').replace('"ranges"', '"range"')
+    text = FINE.replace('"name": "neck"', '"title": "neck"').replace('"ranges"', '"range"')
     told = run("strategy", "check", str(written(folder, text)))
     assert told.exit_code == 2
     lines = told.stdout.splitlines()
-    assert [place_in(text, folder / "m.json", each) for each in ('"nam"', '"range"')] == [
+    assert [place_in(text, folder / "m.json", each) for each in ('"title"', '"range"')] == [
         each.partition(": ")[0] for each in lines
     ]
     assert "did you mean 'ranges'?" in told.stderr
