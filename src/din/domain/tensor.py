@@ -149,4 +149,7 @@ def _check_shape(spec: TensorSpec, meta: TensorMeta, symbols: dict[str, int]) ->
 def _shape_hint(shape: tuple[Dim, ...]) -> str:
     if all(isinstance(dim, int) for dim in shape):
         return "if the model can take other sizes, register it with `inputs` that leave dims free"
-    return "free dims are shown by name or '?'; the same name must have the same size"
+    return (
+        "the same name must have the same size, '?' may have any; if the model can take others, "
+        "register it with `inputs` that give the dims names of their own"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,7 @@ from onnx import (
     shape_inference,
 )
 
+from din.domain.tensor import is_symbol
 from din.slicing.contrib import DOMAIN, any_shape, stand_ins
 from din.slicing.elements import fixed_bytes, tensor_bytes
 from din.slicing.operators import OperatorGraph
@@ -31,6 +33,10 @@ class Shapes:
     """Types by value name, and bytes for estimates."""
 
     types: dict[str, TypeProto]
+    """What holds in a run. The shapes that a file declares of values inside it, and of outputs,
+    are not believed: engines ignore wrong ones, but not as the input of a slice."""
+    declared: dict[str, TypeProto]
+    """Of values inside and outputs, as the file has them."""
     bytes_typical: dict[str, int]
     """At the assumed sizes of free dims; a value that stays unknown is missing."""
     dims_typical: dict[str, tuple[int, ...]]
@@ -45,25 +51,41 @@ class Shapes:
         """Bytes of a value, at typical sizes; 0 when nothing is known."""
         return self.stored_bytes.get(name) or self.bytes_typical.get(name, 0)
 
+    def promised(self, names: Iterable[str]) -> dict[str, TypeProto]:
+        """Types of outputs for people: as declared where nothing could be inferred."""
+        return {
+            name: _completed(kind, self.declared.get(name))
+            for name in names
+            if (kind := self.types.get(name)) is not None
+        }
+
 
 def infer(model: ModelProto, ordered: OperatorGraph) -> Shapes:
-    """Types of all values of the top graph. Inference that fails leaves what the file declares."""
+    """Types of all values of the top graph. What inference does not know has the element type that
+    the file declares, and any shape."""
     skeleton = _skeleton(model, ordered)
     warnings: list[str] = []
+    declared = {each.name: each.type for each in (*model.graph.value_info, *model.graph.output)}
     types = _infer(skeleton, warnings)
+    for name, kind in declared.items():
+        if name not in types or not _is_typed(types[name]):
+            types[name] = _without_shape(kind)
     typical = skeleton
     if _has_free_dims(skeleton.graph):
         _make_typical(typical.graph)
         typical_types = _infer(typical, [])
     else:
         typical_types = types
-    sizes = {name: fixed_bytes(kind) for name, kind in typical_types.items()}
+    sizes = {name: fixed_bytes(kind) for name, kind in declared.items()}
+    known = {name: fixed_bytes(kind) for name, kind in typical_types.items()}
+    sizes.update({name: size for name, size in known.items() if size is not None})
     dims = {name: _dims(kind) for name, kind in typical_types.items()}
     stored = {tensor.name: tensor_bytes(tensor) for tensor in model.graph.initializer}
     for sparse in model.graph.sparse_initializer:
         stored[sparse.values.name] = tensor_bytes(sparse.values) + tensor_bytes(sparse.indices)
     return Shapes(
         types=types,
+        declared=declared,
         bytes_typical={name: size for name, size in sizes.items() if size is not None},
         dims_typical={name: each for name, each in dims.items() if each is not None},
         stored_bytes=stored,
@@ -95,8 +117,8 @@ def _skeleton(model: ModelProto, ordered: OperatorGraph) -> ModelProto:
     graph.node.extend(nodes)
     # Inference stops short at an output that is an input, or that it has seen before.
     made = {value.name: value for value in model.graph.output if value.name in ordered.producer}
-    graph.output.extend(made.values())
-    graph.value_info.extend(model.graph.value_info)
+    for name, value in made.items():
+        graph.output.add(name=name, type=_without_shape(value.type))
     graph.sparse_initializer.extend(model.graph.sparse_initializer)
     for tensor in model.graph.initializer:
         if tensor_bytes(tensor) <= WEIGHT_BYTES_KEPT:
@@ -123,6 +145,39 @@ def _infer(model: ModelProto, warnings: list[str]) -> dict[str, TypeProto]:
     for tensor in found.initializer:
         types[tensor.name] = _type_of(tensor)
     return types
+
+
+def _is_typed(kind: TypeProto) -> bool:
+    which = kind.WhichOneof("value")
+    return which is not None and (which != "tensor_type" or kind.tensor_type.elem_type != 0)
+
+
+def _completed(kind: TypeProto, declared: TypeProto | None) -> TypeProto:
+    """The inferred type with declared dims in place of unknown ones."""
+    if declared is None or {kind.WhichOneof("value"), declared.WhichOneof("value")} != {
+        "tensor_type"
+    }:
+        return kind
+    made = TypeProto()
+    made.CopyFrom(kind)
+    if not kind.tensor_type.HasField("shape"):
+        if declared.tensor_type.HasField("shape"):
+            made.tensor_type.shape.CopyFrom(declared.tensor_type.shape)
+        return made
+    dims, said = made.tensor_type.shape.dim, declared.tensor_type.shape.dim
+    if len(dims) == len(said):
+        for dim, other in zip(dims, said, strict=True):
+            if _is_free(dim) and not is_symbol(dim.dim_param):
+                dim.CopyFrom(other)
+    return made
+
+
+def _without_shape(kind: TypeProto) -> TypeProto:
+    made = TypeProto()
+    made.CopyFrom(kind)
+    if kind.WhichOneof("value") == "tensor_type":
+        made.tensor_type.ClearField("shape")
+    return made
 
 
 def _type_of(tensor: TensorProto) -> TypeProto:

@@ -98,6 +98,7 @@ def analyse(
     if is_served:
         _check_signature(graph)
     shapes = infer(model, graph)
+    promised = shapes.promised(graph.outputs)
     doubled = len(model.graph.output) - len(graph.outputs)
     if doubled:
         warnings.append(f"{doubled} outputs are listed more than once; each is answered once")
@@ -112,7 +113,7 @@ def analyse(
         shapes=shapes,
         sizes=sizes_of(model, graph, shapes),
         inputs=signature_of(graph.inputs, shapes.types, "input") if is_served else (),
-        outputs=signature_of(graph.outputs, shapes.types, "output") if is_served else (),
+        outputs=signature_of(graph.outputs, promised, "output") if is_served else (),
         warnings=(*warnings, *shapes.warnings),
     )
 
