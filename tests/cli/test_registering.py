@@ -174,6 +174,25 @@ def test_registering_uploads_orders_waits_and_shows_nodes(
     assert [seen.method for seen in fake.seen[:3]] == ["HEAD", "PUT", "POST"]
 
 
+def test_with_auto_the_cuts_are_left_to_din(fake: FakeGateway, run: Run, tmp_path: Path) -> None:
+    serve_registration(fake, model_view(), model_view(), model_view())
+    path = tmp_path / "detector.onnx"
+    path.write_bytes(b"onnx bytes")
+    told = run("model", "register", str(path), "--auto", "--objective", "throughput")
+    assert told.exit_code == 0, told.stderr
+    strategy = order_of(fake).slicing_strategy
+    assert (strategy.type, strategy.objective) == ("auto", "throughput")
+
+
+def test_auto_and_named_cuts_exclude_each_other(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "detector.onnx"
+    path.write_bytes(b"onnx bytes")
+    assert run("model", "register", str(path), "--objective", "bytes").exit_code == 2
+    told = run("model", "register", "--config", str(model_file(tmp_path)), "--auto")
+    assert told.exit_code == 2
+    assert "exclude each other" in told.stderr
+
+
 def test_a_bare_model_is_named_after_its_file(fake: FakeGateway, run: Run, tmp_path: Path) -> None:
     """T42."""
     model = tmp_path / "\u7f51\u7edc 50%.onnx"

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from cut_play import table_of
 from gateway_fakes import GATEWAY_ID, Reports, VirtualLoop
 from msgspec.structs import replace
 
@@ -16,8 +17,9 @@ from din.artifacts.files import ArtifactFolder
 from din.discovery.admission import Terms
 from din.discovery.membership import Membership
 from din.discovery.schedule import FLEET, BeatSchedule
+from din.domain.cuts import CutTable
 from din.domain.deployment import Epoch
-from din.domain.model import CarveAnswer, CarveRequest, Partition
+from din.domain.model import AnalyseRequest, CarveAnswer, CarveRequest, Partition
 from din.domain.node import NodeHealth, NodeId, NodeProfile
 from din.domain.trust import Peer
 from din.domain.views import RegisterModel
@@ -73,7 +75,15 @@ class ScriptedCarving:
     def __init__(self) -> None:
         self.partitions: dict[str, Partition] = {}
         self.requests: list[CarveRequest] = []
-        self.cut: Callable[[int], Partition] | DinError | None = None
+        self.cut: Partition | DinError | None = None
+        """What comes of cuts that DIN chose."""
+        self.weights_mib = 23
+        """Of each of two operators."""
+
+    async def analyse(self, request: AnalyseRequest, source: str, external: Any = None) -> CutTable:
+        if isinstance(self.cut, DinError):
+            raise self.cut
+        return table_of(2, self.weights_mib, source)
 
     async def carve(
         self,
@@ -86,11 +96,9 @@ class ScriptedCarving:
         assert not is_sealed
         self.requests.append(request)
         partition = self.partitions[source]
-        if request.memory_mib_max is not None:
-            if isinstance(self.cut, DinError):
-                raise self.cut
-            assert self.cut is not None, "no cut was prepared"
-            partition = self.cut(request.memory_mib_max)
+        if len(set(request.assignment)) > 1:
+            assert isinstance(self.cut, Partition), "no cut was prepared"
+            partition = self.cut
         first, last = partition.slices[0], partition.slices[-1]
         return CarveAnswer(
             source_sha256=source,

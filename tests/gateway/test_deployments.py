@@ -620,10 +620,10 @@ def test_a_node_that_slept_through_a_restart_of_the_gateway_unloads_too(run):
 def test_a_model_that_no_node_can_hold_is_cut(run):
     async def story(play: GatewayPlay) -> None:
         nodes = [play.add(120), play.add(120)]
-        play.carving.cut = lambda mib: chain_of(2, memory_mib=100)
+        play.carving.cut = chain_of(2, memory_mib=100)
         await play.register(chain_of(1, memory_mib=200), replicas=1)
         await play.until_ready()
-        assert play.carving.requests[-1].memory_mib_max == 120
+        assert play.carving.requests[-1].assignment == (0, 1)
         view = play.service.inspect_model("faces")
         assert view.version == "1"
         assert len(view.slices) == 2
@@ -637,7 +637,7 @@ def test_a_model_that_no_node_can_hold_is_cut(run):
 
 def test_it_is_cut_also_when_the_nodes_come_later(run):
     async def story(play: GatewayPlay) -> None:
-        play.carving.cut = lambda mib: chain_of(2, memory_mib=100)
+        play.carving.cut = chain_of(2, memory_mib=100)
         await play.register(chain_of(1, memory_mib=200), replicas=1)
         tiny = play.add(10)
         tiny.memory_mib_used = 10
@@ -653,10 +653,11 @@ def test_the_room_for_a_cut_counts_the_workers(run):
     async def story(play: GatewayPlay) -> None:
         play.add(150)
         play.add(150)
-        play.carving.cut = lambda mib: chain_of(2, memory_mib=60)
+        play.carving.cut = chain_of(2, memory_mib=60)
+        play.carving.weights_mib = 8
         await play.register(chain_of(1, memory_mib=100), workers=2, replicas=1)
         await play.until_ready()
-        assert play.carving.requests[-1].memory_mib_max == 75
+        assert play.carving.requests[-1].assignment == (0, 1)
 
     run(story)
 
@@ -671,7 +672,7 @@ def test_a_cut_that_is_refused_is_told_and_not_tried_again(run):
         assert view.state == "placing"
         assert "one operator alone needs 180 MiB" in view.reason
         assert view.hint == "buy memory"
-        assert len(play.carving.requests) == 2
+        assert len(play.carving.requests) == 1
         play.add(500)
         await play.until_ready()
 
@@ -681,13 +682,13 @@ def test_a_cut_that_is_refused_is_told_and_not_tried_again(run):
 def test_a_cut_that_does_not_fit_together_says_so(run):
     async def story(play: GatewayPlay) -> None:
         play.add(120)
-        play.carving.cut = lambda mib: chain_of(2, memory_mib=100)
+        play.carving.cut = chain_of(2, memory_mib=100)
         await play.register(chain_of(1, memory_mib=200))
         await asyncio.sleep(5)
         view = play.service.inspect_model("faces")
         assert view.state == "placing"
-        assert "not all 2 together" in view.reason
-        assert len(play.carving.requests) == 2
+        assert "no way to spread the model over 1 nodes" in view.reason
+        assert len(play.carving.requests) == 1
 
     run(story)
 
@@ -712,7 +713,7 @@ def test_a_model_whose_node_is_lost_for_good_is_cut_for_the_others(run):
         large = play.add(300)
         await play.register(chain_of(1, memory_mib=200), replicas=1)
         await play.until_ready()
-        play.carving.cut = lambda mib: chain_of(2, memory_mib=100)
+        play.carving.cut = chain_of(2, memory_mib=100)
         play.add(120)
         play.add(120)
         large.kill()

@@ -10,16 +10,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from cut_play import device, table_of, terrain_of, two_slices
 from gateway_fakes import chain_of, outcome_of, settle
 from msgspec.structs import replace
 
 from din.artifacts.files import ArtifactFolder
+from din.domain.cuts import CutTable
 from din.domain.deployment import Deployment, Epoch
-from din.domain.model import Artifact, CarveAnswer, CarveRequest
+from din.domain.model import AnalyseRequest, Artifact, CarveAnswer, CarveRequest
+from din.domain.strategy import Strategy
 from din.domain.tensor import TensorSpec
 from din.domain.views import RegisterModel
 from din.errors import (
     BadModel,
+    Conflict,
     DinError,
     Internal,
     NotFound,
@@ -28,9 +32,16 @@ from din.errors import (
     UsageError,
 )
 from din.flow.timeout import Timeouts
+from din.gateway.cutting import CutChooser
 from din.gateway.models import MODELS_MAX, ModelBook
 from din.gateway.names import MODEL_ID_BYTES_MAX, MODEL_ID_CHARS_MAX, nearest, normal_model_id
-from din.gateway.record import REPLICAS_MAX, WORKERS_MAX, ModelRecord, artifacts_of
+from din.gateway.record import (
+    REPLICAS_MAX,
+    WORKERS_MAX,
+    ModelRecord,
+    artifacts_of,
+    read_record,
+)
 from din.gateway.serving import Serving
 from din.store.sqlite import SqliteStore
 from tests.strategies import ordered
@@ -51,11 +62,16 @@ class FakeCarving:
     def __init__(self, artifacts: ArtifactFolder) -> None:
         self.artifacts = artifacts
         self.requests: list[CarveRequest] = []
+        self.analyses: list[AnalyseRequest] = []
         self.slices = 1
         self.body = b"slice"
         self.error: DinError | None = None
         self.gate = asyncio.Event()
         self.gate.set()
+
+    async def analyse(self, request: AnalyseRequest, source: str, external: Any = None) -> CutTable:
+        self.analyses.append(request)
+        return table_of(2, 20, source)
 
     async def seal_source(self, sha256: str) -> None:
         """Nothing of it is looked at here."""
@@ -129,8 +145,15 @@ class Play:
 
     def restart(self, seals: Callable[[bool | None], bool] = bool) -> None:
         self.carving = FakeCarving(self.artifacts)
+        self.terrain = terrain_of()
         self.deployer = FakeDeployer()
-        self.book = ModelBook(self.store, self.artifacts, self.carving, seals)
+        self.book = ModelBook(
+            self.store,
+            self.artifacts,
+            self.carving,
+            CutChooser(self.carving, lambda order: self.terrain),
+            seals,
+        )
         self.book.connect(self.deployer)
 
     def upload(self, body: bytes) -> str:
@@ -479,6 +502,76 @@ def test_removing_twice_at_once_finds_nothing_the_second_time(run):
     run(story)
 
 
+# Cuts that the strategy leaves to DIN.
+
+
+def auto(**strategy: Any) -> Strategy:
+    return Strategy(type="auto", **strategy)
+
+
+def test_a_model_of_type_auto_is_carved_as_was_chosen_and_keeps_the_reason(run):
+    async def story(play: Play) -> None:
+        play.terrain = terrain_of(device("a", 100), device("b", 100))
+        play.carving.slices = 2
+        record = await play.register(slicing_strategy=auto())
+        assert play.carving.requests[-1].assignment == (0, 1)
+        assert record.choice is not None
+        assert [each.node for each in record.choice.slices] == ["a", "b"]
+        assert record.notes == (f"DIN cut it: {record.choice.reason}",)
+        assert not record.manifest.is_cut_by_din
+        stored = await play.store.get("models/faces/1")
+        assert stored is not None
+        assert read_record(stored) == record
+
+    run(story)
+
+
+def test_a_model_is_analysed_once_for_the_same_input_shapes(run):
+    async def story(play: Play) -> None:
+        play.terrain = terrain_of(device("a"))
+        await play.register(slicing_strategy=auto())
+        await play.register(slicing_strategy=auto(objective="throughput"))
+        assert len(play.carving.analyses) == 1
+        await play.register(slicing_strategy=auto(), inputs={"input": (2, 3, 32, 32)})
+        assert len(play.carving.analyses) == 2
+
+    run(story)
+
+
+def test_without_a_node_a_model_of_type_auto_stays_whole_and_says_so(run):
+    async def story(play: Play) -> None:
+        record = await play.register(slicing_strategy=auto())
+        assert play.carving.requests[-1].assignment == (0, 0)
+        assert record.choice is None
+        assert "not cut: no node was here" in record.notes[0]
+        assert "din model slice faces" in record.notes[0]
+
+    run(story)
+
+
+def test_where_nothing_can_be_chosen_the_reason_is_kept(run):
+    async def story(play: Play) -> None:
+        play.terrain = terrain_of(device("a", 60))
+        record = await play.register(slicing_strategy=auto())
+        assert "no way to spread the model over 1 nodes" in record.notes[0]
+
+    run(story)
+
+
+def test_other_cuts_come_as_a_new_version_that_takes_over_when_it_is_ready(run):
+    async def story(play: Play) -> None:
+        record = await play.register(slicing_strategy=auto())
+        play.carving.slices, play.carving.body = 2, b"cut"
+        cut = await play.book.cut_again(record, two_slices())
+        assert cut.manifest.version == "2"
+        assert play.deployer.retired == []
+        assert await play.register(slicing_strategy=auto()) is cut
+        assert isinstance(await outcome_of(play.book.cut_again(replace(record), two_slices())),
+                          Conflict)  # fmt: skip
+
+    run(story)
+
+
 # Cutting to fit.
 
 
@@ -486,11 +579,11 @@ def test_cutting_to_fit_keeps_the_version_and_replaces_its_deployment(run):
     async def story(play: Play) -> None:
         record = await play.register()
         play.carving.slices, play.carving.body = 2, b"cut"
-        cut = await play.book.cut_to_fit(record, 64)
-        assert play.carving.requests[-1].memory_mib_max == 64
+        cut = await play.book.cut_to_fit(record, two_slices())
+        assert play.carving.requests[-1].assignment == (0, 1)
         assert cut.manifest.version == record.manifest.version
         assert cut.manifest.is_cut_by_din
-        assert "DIN cut it into 2 slices of at most 64 MiB" in cut.notes[0]
+        assert "DIN cut it: 2 slices on a, b" in cut.notes[0]
         assert play.deployer.retired == [play.deployer.servings[0]]
         assert play.book.serving("faces", None) is play.deployer.servings[1]
         assert play.book.record("faces") is cut
@@ -503,7 +596,7 @@ def test_cutting_to_fit_keeps_the_version_and_replaces_its_deployment(run):
 def test_the_model_can_be_asked_for_at_every_moment_of_a_cut(run):
     async def story(play: Play) -> None:
         record = await play.register()
-        task = asyncio.create_task(play.book.cut_to_fit(record, 64))
+        task = asyncio.create_task(play.book.cut_to_fit(record, two_slices()))
         while not task.done():
             assert play.book.serving("faces", None) in play.deployer.servings
             await asyncio.sleep(0)
@@ -516,7 +609,7 @@ def test_a_cut_that_is_refused_leaves_the_version_as_it_was(run):
     async def story(play: Play) -> None:
         record = await play.register()
         play.carving.error = BadModel("one operator is too large")
-        assert isinstance(await outcome_of(play.book.cut_to_fit(record, 1)), BadModel)
+        assert isinstance(await outcome_of(play.book.cut_to_fit(record, two_slices())), BadModel)
         assert play.book.record("faces") is record
         assert play.book.serving("faces", None) is play.deployer.servings[0]
 
@@ -527,7 +620,7 @@ def test_a_removed_model_is_not_cut(run):
     async def story(play: Play) -> None:
         record = await play.register()
         await play.book.remove("faces")
-        assert isinstance(await outcome_of(play.book.cut_to_fit(record, 64)), NotFound)
+        assert isinstance(await outcome_of(play.book.cut_to_fit(record, two_slices())), NotFound)
         assert play.book.model_ids() == ()
 
     run(story)

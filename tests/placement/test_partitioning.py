@@ -13,6 +13,7 @@ from din.domain.node import NodeId
 from din.errors import CannotPlace
 from din.placement.boundaries import BLOCKS_MAX, best_cuts, blocks_of, boundaries_of
 from din.placement.branches import heads_of
+from din.placement.judging import cost_of
 from din.placement.partitioning import CutWishes, RangeRule, choose_cuts, prepare
 from din.placement.speeds import OPERATOR_MS
 from din.placement.ways import HERE, WayFacts, Ways
@@ -44,8 +45,7 @@ def test_boundaries_say_what_crosses_them():
     assert found.nbytes.tolist() == [0, 10, 17, 15, 0]
     assert found.width.tolist() == [0, 1, 2, 2, 0]
     assert found.is_exact.tolist() == [True, True, False, True, True]
-    assert found.splits.tolist() == [0, 0, 0, 1, 0]
-    assert found.is_open.all()
+    assert found.is_open.tolist() == [True, True, True, False, True]
 
 
 def test_a_boundary_that_something_cannot_cross_is_closed_and_no_block_ends_there():
@@ -190,7 +190,7 @@ def test_a_sensitive_range_lies_on_trusted_nodes_and_the_rest_where_it_is_fast()
 def test_a_range_that_no_node_may_have_is_refused_by_name():
     with pytest.raises(CannotPlace) as refused:
         choose(chain_table(1), device("a"), rules=(RangeRule(first=0, last=0, is_sensitive=True),))
-    assert "operators 0 to 0 may lie on no node that is trusted" in refused.value.message
+    assert "operators 0 to 0 need a node that is trusted, and none of 1 is" in refused.value.message
 
 
 def test_pinned_and_forbidden_nodes_are_kept():
@@ -272,3 +272,49 @@ def test_of_very_many_nodes_the_fastest_and_the_roomiest_are_considered():
     assert choice.nodes_considered == 100
     assert [each.node for each in choice.slices] == ["large"]
     assert choose(chain_table(1), *crowd).choice.slices[0].node_id == NodeId("id-n149")
+
+
+# Engines.
+
+
+def test_a_slice_has_one_engine_and_lies_where_that_is():
+    table = chain_table(1, 1, 1)
+    rules = (
+        RangeRule(first=0, last=1, backend="openvino"),
+        RangeRule(first=2, last=3, backend="onnxruntime"),
+    )
+    both = device("both", backends=("onnxruntime", "openvino"))
+    found = choose(table, device("plain", gflops=900), both, rules=rules)
+    assert [each.node for each in found.choice.slices] == ["both", "plain"]
+    alone = choose(table, both, rules=rules)
+    assert alone.assignment == (0, 0, 1, 1)
+    assert alone.choice.is_split_refused
+
+
+def test_an_engine_that_nobody_has_is_named():
+    with pytest.raises(CannotPlace) as refused:
+        choose(chain_table(1), device("a"), rules=(RangeRule(first=0, last=1, backend="tpu"),))
+    assert "with backend tpu" in refused.value.message
+
+
+# Judging what runs.
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput", "energy"])
+@pytest.mark.parametrize("table", [chain_table(900, 10, 900), two_heads()])
+def test_what_was_chosen_is_judged_as_it_was_chosen(objective, table):
+    profiles = {"a": [1, 1, 90, 90, 90], "b": [90, 90, 1, 1, 1]}
+    size = len(table.operators)
+    profiles = {name: times[:size] for name, times in profiles.items()}
+    devices = device("a", watts=3.0), device("b", watts=5.0)
+    found = choose(table, *devices, profiles=profiles, objective=objective)
+    nodes = [each.node_id for each in found.choice.slices]
+    wishes = CutWishes(objective=objective)
+    judged = cost_of(prepare(table), devices, wishes, NO_WAYS, profiles, found.assignment, nodes)
+    assert judged == pytest.approx(found.choice.cost, rel=0.02)
+
+
+def test_what_lies_on_a_node_that_is_gone_has_no_cost():
+    table = chain_table(1)
+    gone = [NodeId("id-gone")]
+    assert cost_of(prepare(table), [device("a")], CutWishes(), NO_WAYS, {}, (0, 0), gone) is None

@@ -110,6 +110,24 @@ def test_a_second_replica_lies_on_another_node_where_memory_allows():
     assert more == ()
 
 
+def test_slices_go_where_the_choice_of_cuts_wants_them():
+    fleet = [node(1), node(2), node(3)]
+    wished = {0: node_id(3), 1: node_id(2)}
+    plan = plan_deployment([part(0), part(1)], chain(2), fleet, random=Random(1), wished=wished)
+    assert [each.node for each in plan.placements] == ["n3", "n2"]
+    assert reasons(plan) == ["chosen_with_cuts", "chosen_with_cuts"]
+
+
+def test_a_wish_that_cannot_be_had_is_left_aside():
+    fleet = [node(1), node(2, free_mib=50)]
+    wished = {0: node_id(2), 1: node_id(9)}
+    plan = plan_deployment([part(0), part(1)], chain(2), fleet, random=Random(1), wished=wished)
+    assert [each.node for each in plan.placements] == ["n1", "n1"]
+    kept = plan_deployment([part(0)], (), [node(1), node(2)], random=Random(1),
+                           wished={0: node_id(2)}, existing={0: [node_id(1)]})  # fmt: skip
+    assert reasons(kept) == ["kept"]
+
+
 def test_repair_keeps_what_is_there_and_replaces_what_is_gone():
     fleet = [node(1), node(2), node(3, queue=9)]
     existing = {0: [node_id(3)], 1: [node_id(1)], 2: [node_id(7)]}

@@ -61,6 +61,8 @@ NEEDS: Final[dict[tuple[str, str], Needs]] = {
     ("GET", "/api/v1/models"): MODELS_READ,
     ("POST", "/api/v1/models"): MODELS,
     ("GET", "/api/v1/models/{model}"): MODELS_READ,
+    ("GET", "/api/v1/models/{model}/cuts"): MODELS,
+    ("POST", "/api/v1/models/{model}/slice"): MODELS,
     ("DELETE", "/api/v1/models/{model}"): MODELS,
     ("GET", "/api/v1/plan"): INFER,
     ("POST", "/api/v1/plan"): MODELS,

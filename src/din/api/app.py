@@ -100,6 +100,8 @@ def _entries(
         ("GET", "/api/v1/models", ours.models, "all models"),
         ("POST", "/api/v1/models", ours.register_model, "register a model (JSON)"),
         ("GET", "/api/v1/models/{model}", ours.model, "one model; ?version=N"),
+        ("GET", "/api/v1/models/{model}/cuts", ours.cuts, "where it could be cut; ?version=N"),
+        ("POST", "/api/v1/models/{model}/slice", ours.slice_model, "choose its cuts again"),
         ("DELETE", "/api/v1/models/{model}", ours.remove_model, "unload and forget it"),
         ("GET", "/api/v1/plan", ours.plan, "where it would run; ?model=ID"),
         ("POST", "/api/v1/plan", ours.plan_slices, "where slices would go (JSON)"),

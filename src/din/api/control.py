@@ -142,6 +142,23 @@ class ControlRoutes:
         manifest_for(self._inference, caller_of_request(request), model_id, version)
         return json_response(self._control.inspect_model(model_id, version))
 
+    async def cuts(self, request: Request) -> Response:
+        """GET /api/v1/models/{model}/cuts."""
+        only_query(request, "version")
+        model_id = model_id_of(request.path_params["model"])
+        version = request.query_params.get("version")
+        manifest_for(self._inference, caller_of_request(request), model_id, version)
+        return json_response(await self._control.cuts_of_model(model_id, version))
+
+    async def slice_model(self, request: Request) -> Response:
+        """POST /api/v1/models/{model}/slice: answers when it is decided; a deployment goes on."""
+        only_query(request)
+        await read_body(request, self._limits.control_body_bytes_max, "the request")
+        model_id = model_id_of(request.path_params["model"])
+        caller = caller_of_request(request)
+        manifest_for(self._inference, caller, model_id)
+        return json_response(await self._control.slice_model(model_id, caller))
+
     async def register_model(self, request: Request) -> Response:
         """POST /api/v1/models: answers 202, the deployment goes on."""
         limit = self._limits.control_body_bytes_max

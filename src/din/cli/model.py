@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Final
 
 import click
@@ -13,6 +14,7 @@ from din.cli.display import (
     UNKNOWN,
     Column,
     byte_count,
+    count,
     mebibytes,
     repeat,
     show,
@@ -23,6 +25,7 @@ from din.cli.display import (
 from din.cli.frame import Command, gateway_option, output_option, say, watch_option
 from din.client.client import Client, decode_answer
 from din.client.http import Answer
+from din.domain.cuts import CutChoice
 from din.domain.tensor import TensorSpec
 from din.domain.views import ModelList, ModelView, ReplicaView, SliceView
 from din.errors import Conflict, NotFound, UsageError
@@ -139,14 +142,38 @@ def list_models(gateway: str | None, output: str, watch: bool) -> None:
 @click.command(
     "inspect",
     cls=Command,
-    examples=("din model inspect centerface", "din model inspect cent -o json"),
+    examples=(
+        "din model inspect centerface",
+        "din model inspect cent -o json",
+        "din model inspect centerface --cuts --plot cuts.png",
+    ),
 )
 @click.argument("model", shell_complete=complete.models)
 @gateway_option
 @output_option
 @watch_option
-def inspect_model(model: str, gateway: str | None, output: str, watch: bool) -> None:
+@click.option("--cuts", "is_cuts", is_flag=True, help="Where it could be cut, and the best places.")
+@click.option(
+    "--plot",
+    "plot",
+    type=click.Path(path_type=Path),
+    metavar="FILE.png",
+    help="Draw what --cuts prints; needs matplotlib.",
+)
+def inspect_model(
+    model: str,
+    gateway: str | None,
+    output: str,
+    watch: bool,
+    is_cuts: bool,
+    plot: Path | None,
+) -> None:
     """Signature, slices and where they are, of MODEL: an id or the start of one."""
+    if is_cuts or plot is not None:
+        from din.cli.cuts import show_cuts
+
+        show_cuts(model, gateway, output, plot)
+        return
     repeat(lambda: _show_model(model, gateway, output), is_watching=watch)
 
 
@@ -175,6 +202,7 @@ def _show_model(model: str, gateway: str | None, output: str) -> None:
             ("sealed", _sealed(view)),
             ("source", manifest.source_sha256 if manifest is not None else ""),
             ("cuts", "\n".join(_cuts(view))),
+            ("choice", "\n".join(choice_lines(view.choice)) if view.choice is not None else ""),
             ("notes", "\n".join((*view.notes, *view.warnings))),
         ]
     )
@@ -207,6 +235,20 @@ def _cuts(view: ModelView) -> list[str]:
         f"after slice {cut.after_slice}: {', '.join(cut.tensors)} ({crossing(cut.nbytes)})"
         for cut in view.cuts
     ]
+
+
+def choice_lines(choice: CutChoice) -> list[str]:
+    """Why DIN cut it so, with the numbers."""
+    lines = [f"{choice.objective}: {choice.reason}"]
+    for part in choice.slices:
+        guess = "" if part.is_exact else "about "
+        crossing = f", {guess}{byte_count(part.crossing_bytes)} on" if part.crossing_bytes else ""
+        trust = ", trusted nodes only" if part.is_sensitive else ""
+        lines.append(
+            f"{part.node}: {count(part.operators, 'operator')} from {part.first} to {part.last}, "
+            f"{part.compute_ms:.1f} ms, {mebibytes(part.memory_mib)}{crossing}{trust}"
+        )
+    return lines
 
 
 @click.command(

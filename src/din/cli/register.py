@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from shlex import quote
-from typing import Final
+from typing import Final, get_args
 
 import click
 import msgspec
@@ -19,6 +19,7 @@ from din.cli.options import pairs
 from din.cli.progress import Progress
 from din.client.client import Client, decode_answer
 from din.client.http import Answer
+from din.domain.strategy import Objective
 from din.domain.views import ModelView
 from din.errors import CannotPlace, DeadlineExceeded, DinError, ExecutionFailed, error_of_code
 
@@ -34,6 +35,7 @@ UNPLACED_S: Final = 5.0
         "din model register model.onnx",
         "din model register --config centerface.json",
         "din model register model.onnx --model-id detector --backend-option optimisation=off",
+        "din model register model.onnx --auto --objective throughput",
         "din model register model.onnx --encrypt",
         "din model register --config centerface.json --dry-run -o json",
     ),
@@ -47,6 +49,14 @@ UNPLACED_S: Final = 5.0
     help="Model, slicing strategy and adapters in one file, as above.",
 )
 @click.option("--model-id", help="Else the one in the file, or the file's name.")
+@click.option(
+    "--auto", "is_auto", is_flag=True, help="DIN chooses where to cut, for the nodes that are here."
+)
+@click.option(
+    "--objective",
+    type=click.Choice(get_args(Objective)),
+    help="What --auto makes small; throughput it makes large. Else latency.",
+)
 @click.option(
     "--backend-option",
     "options",
@@ -77,6 +87,8 @@ def register(
     model_id: str | None,
     options: tuple[str, ...],
     encrypt: bool | None,
+    is_auto: bool,
+    objective: Objective | None,
     no_wait: bool,
     dry_run: bool,
     timeout_ms: int,
@@ -109,6 +121,7 @@ def register(
         if config is not None
         else read_model_alone(_not_none(model), model_id)
     )
+    found = _left_to_din(found, objective, is_auto=is_auto)
     registration = _adjusted(found, model_id, options, encrypt, dry_run)
     with ask(gateway) as client:
         try:
@@ -141,6 +154,25 @@ def _adjusted(
         is_dry_run=dry_run,
     )
     return Registration(found.model_path, order, found.document)
+
+
+def _left_to_din(
+    found: Registration, objective: Objective | None, *, is_auto: bool
+) -> Registration:
+    """With the cuts left to DIN where that is asked. Raises UsageError where the strategy says
+    otherwise."""
+    if not is_auto and objective is None:
+        return found
+    strategy = found.order.slicing_strategy
+    if strategy.type != "auto" and not is_auto:
+        raise click.UsageError("--objective goes with --auto, or with a strategy of type auto")
+    if strategy.type != "auto" and (strategy.partition_points or strategy.slices):
+        raise click.UsageError("--auto and a strategy that says where to cut exclude each other")
+    strategy = msgspec.structs.replace(
+        strategy, type="auto", objective=objective or strategy.objective
+    )
+    order = msgspec.structs.replace(found.order, slicing_strategy=strategy)
+    return Registration(found.model_path, order)
 
 
 def _send(client: Client, registration: Registration) -> Answer:

@@ -92,6 +92,8 @@ model = LazyGroup(
         "list": ("din.cli.model:list_models", "List models with their state."),
         "inspect": ("din.cli.model:inspect_model", "Signature, slices and where they are."),
         "slices": ("din.cli.model:list_slices", "The slices of one model."),
+        "slice": ("din.cli.cuts:slice_model", "Choose the cuts of an auto model again."),
+        "graph": ("din.cli.graph:graph", "Draw the slices and what flows between them."),
         "remove": ("din.cli.model:remove_model", "Unload a model everywhere and forget it."),
     },
 )

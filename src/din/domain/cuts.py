@@ -68,6 +68,8 @@ class CutTable(Struct, frozen=True, kw_only=True):
     operators: tuple[OperatorFacts, ...]
     values: tuple[ValueFacts, ...]
     shared: tuple[SharedWeights, ...] = ()
+    ranges: tuple[tuple[int, int], ...] = ()
+    """First and last place of each range that was asked for."""
 
 
 class ChosenSlice(Struct, frozen=True, kw_only=True):

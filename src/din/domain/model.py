@@ -196,6 +196,8 @@ class AnalyseRequest(Struct, frozen=True, kw_only=True, tag_field="ask", tag="an
     source_sha256: str = ""
     external: dict[str, ExternalFile] = {}
     input_shapes: dict[str, tuple[int | str, ...]] = {}
+    ranges: tuple[str, ...] = ()
+    """Of the strategy, "from:to": found in the graph for it."""
 
 
 class CutFacts(Struct, frozen=True, kw_only=True):
@@ -222,6 +224,8 @@ class CarveAnswer(Struct, frozen=True, kw_only=True):
     operators: int
     opset: int
     ir_version: int
+    assignment: tuple[int, ...] = ()
+    """Slice of each dynamic operator, in topological order."""
     unused_inputs: tuple[str, ...] = ()
     exact_only: dict[str, str] = {}
     """Tensors between slices that may not be encoded, and why."""

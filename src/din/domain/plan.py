@@ -16,7 +16,8 @@ class Placement(Struct, frozen=True, kw_only=True):
     node: str
     """The node's name."""
     reason: str
-    """A word of the policy: lowest_load, only_candidate, pinned_device_type, lowest_temperature."""
+    """A word of the policy: lowest_load, only_candidate, pinned_device_type, lowest_temperature;
+    `chosen_with_cuts` where DIN chose the cuts for it."""
     expected_ms: float | None = None
     """None until the slice has run there."""
     memory_mib: int = 0

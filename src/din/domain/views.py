@@ -5,10 +5,11 @@ Every top-level answer carries `schema`, which changes when a field changes its 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from din.domain.cuts import CutChoice, CutTable
 from din.domain.deployment import DeploymentState
 from din.domain.model import EXTERNAL_FILES_MAX, CutFacts, Edge, ModelManifest, Slice, SliceKind
 from din.domain.node import NodeHealth, NodeProfile, NodeStatus
@@ -129,6 +130,8 @@ class ModelView(Struct, frozen=True, kw_only=True):
     """Whose it is; `default` is shared by all."""
     is_seal_due: bool = False
     """It lies in plain form, and would be sealed if it were registered now."""
+    choice: CutChoice | None = None
+    """Why DIN cut it so, where the strategy left that to it."""
 
 
 class ModelList(Struct, frozen=True, kw_only=True):
@@ -136,6 +139,37 @@ class ModelList(Struct, frozen=True, kw_only=True):
 
     schema: str = "din.models/1"
     items: tuple[ModelView, ...]
+
+
+class CutsView(Struct, frozen=True, kw_only=True):
+    """GET /api/v1/models/{model}/cuts: the graph, where it could be cut, and where it is."""
+
+    schema: str = "din.model-cuts/1"
+    model_id: str
+    version: str
+    table: CutTable
+    assignment: tuple[int, ...]
+    """Slice of each operator of the table."""
+    slices: tuple[tuple[str, str], ...]
+    """Name and node of each; without a node while none holds it."""
+    operator_ms: tuple[float, ...]
+    """Of each operator on `device`."""
+    device: str
+    times_from: Literal["profile", "flops"]
+
+
+class SliceAgainView(Struct, frozen=True, kw_only=True):
+    """POST /api/v1/models/{model}/slice: cuts chosen again."""
+
+    schema: str = "din.slice-again/1"
+    model_id: str
+    version: str
+    """That holds what was decided."""
+    is_changed: bool
+    reason: str
+    cost_before: float | None
+    """Of what stands, by what is known now; None when it cannot stay."""
+    choice: CutChoice
 
 
 class PlanView(Struct, frozen=True, kw_only=True):

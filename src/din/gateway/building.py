@@ -16,9 +16,11 @@ from din.domain.model import CarveAnswer, CarveRequest
 from din.domain.views import RegisterModel
 from din.errors import DinError
 from din.gateway.carving import Carving
+from din.gateway.cutting import Choosing, choice_for, choice_of
 from din.gateway.partition import build_partition, marked_private
 from din.gateway.record import ModelRecord, adapter_of, manifest_of, notes_of, sources_of
 from din.gateway.tiles import tiles_of
+from din.placement.partitioning import Chosen
 
 
 class Builder:
@@ -29,11 +31,13 @@ class Builder:
         artifacts: ArtifactFolder,
         carving: Carving,
         seals: Callable[[bool | None], bool],
+        chooser: Choosing,
     ) -> None:
         """`seals`: whether a model is sealed whose registration asks so, or does not say (None)."""
         self._artifacts = artifacts
         self._carving = carving
         self.seals = seals
+        self._chooser = chooser
 
     async def build(
         self,
@@ -42,15 +46,18 @@ class Builder:
         version: str,
         digest: str,
         tenant: str,
-        memory_mib_max: int | None = None,
+        chosen: Chosen | None = None,
         is_fetched: Callable[[str], bool],
         drop: Callable[[set[str]], None],
     ) -> ModelRecord:
         """One version. `is_fetched`: whether nodes fetch that file as it is; `drop` takes the
-        artifacts of what fails. Raises as `ModelBook.register`."""
+        artifacts of what fails; `chosen` are cuts that somebody chose already. Raises as
+        `ModelBook.register`."""
         before, after = adapter_of(order.before, "before"), adapter_of(order.after, "after")
         is_encrypted = self.seals(order.encrypt)
-        carved = await self._carve(order, memory_mib_max, is_encrypted=is_encrypted)
+        self._check_sources(order)
+        choice = choice_of(chosen) if chosen is not None else await choice_for(order, self._chooser)
+        carved = await self._carve(order, choice.assignment, is_encrypted=is_encrypted)
         made = {artifact.sha256 for part in carved.slices for artifact in part.artifacts}
         try:
             for backend in {part.backend for part in carved.slices}:
@@ -67,32 +74,37 @@ class Builder:
             raise
         return ModelRecord(
             manifest=replace(
-                manifest_of(order, order.model_id, version, carved, partition, memory_mib_max),
+                manifest_of(order, order.model_id, version, carved, partition),
                 tenant=tenant,
                 is_encrypted=is_encrypted,
                 tiles=tiles,
+                is_cut_by_din=choice.facts is not None and order.slicing_strategy.is_uncut,
             ),
             partition=partition,
             cuts=carved.cuts,
             order=order,
             order_sha256=digest,
             warnings=carved.warnings,
-            notes=notes_of(memory_mib_max, carved),
+            notes=(*choice.notes, *notes_of(carved)),
+            choice=choice.facts,
+            assignment=carved.assignment,
         )
 
-    async def _carve(
-        self, order: RegisterModel, memory_mib_max: int | None, *, is_encrypted: bool
-    ) -> CarveAnswer:
+    def _check_sources(self, order: RegisterModel) -> None:
         for sha256 in sources_of(order):
             if self._artifacts.sealed_file(sha256) is None:
                 self._artifacts.file(sha256)  # raises NotFound for what was not uploaded
+
+    async def _carve(
+        self, order: RegisterModel, assignment: tuple[int, ...], *, is_encrypted: bool
+    ) -> CarveAnswer:
         return await self._carving.carve(
             CarveRequest(
                 model_path="",
                 output_path="",
                 strategy=order.slicing_strategy,
                 input_shapes=order.inputs,
-                memory_mib_max=memory_mib_max,
+                assignment=assignment,
             ),
             order.source_sha256,
             order.external,

@@ -18,13 +18,21 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from din.artifacts.files import ArtifactFolder
-from din.domain.model import MODEL_FILE, Artifact, CarveAnswer, CarveRequest, ExternalFile
+from din.domain.cuts import CutTable
+from din.domain.model import (
+    MODEL_FILE,
+    AnalyseRequest,
+    Artifact,
+    CarveAnswer,
+    CarveRequest,
+    ExternalFile,
+)
 from din.domain.views import ErrorView
 from din.errors import DeadlineExceeded, DinError, Internal, error_of_code
 from din.gateway.carve_cache import CarveCache, key_of
@@ -35,6 +43,7 @@ CARVE_SECONDS_MAX: Final = 300
 CARVERS_MAX: Final = 2
 """At once: each may hold a few copies of one model in memory."""
 HASH_CHARACTERS: Final = 64
+Said = TypeVar("Said", CarveAnswer, CutTable)
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -114,12 +123,38 @@ class Carving:
                 )
                 if is_sealed:
                     return await self._carve_sealed(asked, opened, folder)
-                return self._adopted(await _call(asked, opened), folder)
+                return self._adopted(await _call(asked, opened, CarveAnswer), folder)
             except DinError as error:
                 raise type(error)(_without(error.message, shown), hint=error.hint) from None
             finally:
                 close_all(opened)
                 shutil.rmtree(folder, ignore_errors=True)
+
+    async def analyse(
+        self,
+        request: AnalyseRequest,
+        source_sha256: str,
+        external: Mapping[str, str] = MappingProxyType({}),
+    ) -> CutTable:
+        """What cuts of a model can be chosen from. Raises as `carve`."""
+        async with self._places:
+            opened: list[int] = []
+            shown: dict[str, str] = {}
+            try:
+                beside: dict[str, ExternalFile] = {}
+                for location, sha256 in {MODEL_FILE: source_sha256, **external}.items():
+                    path = await self._source(sha256, opened)
+                    shown[path] = f"the file {location!r}" if location else "the model file"
+                    beside[location] = ExternalFile(path=path, sha256=sha256)
+                model_path = beside.pop(MODEL_FILE).path
+                asked = replace(
+                    request, model_path=model_path, source_sha256=source_sha256, external=beside
+                )
+                return await _call(asked, opened, CutTable)
+            except DinError as error:
+                raise type(error)(_without(error.message, shown), hint=error.hint) from None
+            finally:
+                close_all(opened)
 
     async def seal_source(self, sha256: str) -> None:
         """Keep an uploaded model in sealed form only. Raises TooLarge, Unavailable."""
@@ -154,7 +189,7 @@ class Carving:
         ours, theirs = control_pair()
         with ours, theirs, _collected(ours) as files:
             asked = replace(request, output_path="", output_fd=theirs.fileno())
-            answer = await _call(asked, (*opened, theirs.fileno()))
+            answer = await _call(asked, (*opened, theirs.fileno()), CarveAnswer)
             while _take(ours, files):
                 pass
             sealed: dict[str, Artifact] = {}
@@ -215,7 +250,9 @@ def _take(ours: socket.socket, files: dict[str, int]) -> bool:
     return True
 
 
-async def _call(request: CarveRequest, descriptors: Sequence[int]) -> CarveAnswer:
+async def _call(
+    request: CarveRequest | AnalyseRequest, descriptors: Sequence[int], kind: type[Said]
+) -> Said:
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -243,13 +280,13 @@ async def _call(request: CarveRequest, descriptors: Sequence[int]) -> CarveAnswe
         if child.returncode is None:
             child.kill()
             await child.wait()
-    return _read(child.returncode, said, complaint)
+    return _read(child.returncode, said, complaint, kind)
 
 
-def _read(exit_code: int | None, said: bytes, complaint: bytes) -> CarveAnswer:
+def _read(exit_code: int | None, said: bytes, complaint: bytes, kind: type[Said]) -> Said:
     try:
         if exit_code == 0:
-            return msgspec.json.decode(said, type=CarveAnswer)
+            return msgspec.json.decode(said, type=kind)
         error = msgspec.json.decode(said, type=ErrorView)
     except msgspec.DecodeError:
         tail = complaint.decode(errors="replace").strip().splitlines()[-1:]

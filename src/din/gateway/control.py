@@ -18,6 +18,7 @@ from din.domain.plan import Plan
 from din.domain.request import Trace
 from din.domain.trust import GATEWAY, Caller, Peer
 from din.domain.views import (
+    CutsView,
     GatewayView,
     ModelList,
     ModelView,
@@ -25,16 +26,17 @@ from din.domain.views import (
     NodeView,
     PlanSlices,
     RegisterModel,
+    SliceAgainView,
 )
 from din.errors import NotFound
 from din.gateway.audit import AuditLog
 from din.gateway.core import Gateway
 from din.gateway.draining import Draining
+from din.gateway.planning import plan_now
+from din.gateway.reslicing import cuts_of, slice_again
 from din.gateway.service import InferenceAnswer, InferenceCall, InferenceDone, Started
-from din.gateway.serving import Serving
 from din.gateway.trying import plan_slices
-from din.gateway.viewing import model_view, node_view, trust_notes
-from din.placement.compare import compare_split
+from din.gateway.viewing import model_view, node_view
 from din.version import __version__
 from din.wire.registration import Admission, decode_registration, encode_answer
 
@@ -80,40 +82,7 @@ class GatewayService:
 
     def plan(self, model_id: str, version: str | None, *, is_adapted: bool) -> Plan:
         """See InferenceService: plans as if nothing were placed by chance, but keeps what is."""
-        gateway = self._gateway
-        serving = gateway.models.serving(model_id, version)
-        holding = gateway.deployer.holding(serving)
-        assert holding is not None, "a serving deployment has its holding"
-        leaving = gateway.drains.leaving()
-        known = holding.known(gateway.fleet.is_routable, leaving, gateway.effects.clock())
-        shape = serving.shape(is_adapted=is_adapted)
-        plan = gateway.fleet.plan(known, is_explained=True, slices=shape.slices)
-        placements = tuple(holding.explained(each) for each in plan.placements)
-        notes = (*plan.notes, *trust_notes(serving.deployment.partition, shape.slices))
-        plan = msgspec.structs.replace(plan, placements=placements, notes=notes)
-        return plan if shape.single_slice is not None else self._judged(plan, serving)
-
-    def _judged(self, plan: Plan, serving: Serving) -> Plan:
-        """A plan of several slices, with what one node alone would take where that is known."""
-        gateway = self._gateway
-        model = [each for each in serving.deployment.partition.slices if each.kind == "model"]
-        indexes = {each.index for each in model}
-        nodes = {each.node_id for each in plan.placements if each.slice_index in indexes}
-        if len(model) < 2 or len(nodes) < 2:
-            return plan
-        found = compare_split(
-            model,
-            serving.deployment.partition.edges,
-            [each for each in plan.placements if each.slice_index in indexes],
-            gateway.measured_ms,
-            whole_ms=gateway.models.whole_ms(serving.deployment.manifest.source_sha256),
-            names={each.profile.node_id: each.profile.name for each in gateway.fleet.members()},
-        )
-        return msgspec.structs.replace(
-            plan,
-            is_split_refused=bool(found.is_split_refused),
-            notes=(*plan.notes, found.verdict),
-        )
+        return plan_now(self._gateway, model_id, version, is_adapted=is_adapted)
 
     def manifest(self, model_id: str, version: str | None = None) -> ModelManifest:
         """See InferenceService."""
@@ -296,6 +265,16 @@ class GatewayService:
             record = await self._gateway.models.register(order, caller)
         self._gateway.effects.metrics.know_models(self._gateway.models.model_ids())
         return model_view(self._gateway, record)
+
+    async def cuts_of_model(self, model_id: str, version: str | None = None) -> CutsView:
+        """See ControlService."""
+        return await cuts_of(self._gateway, model_id, version)
+
+    async def slice_model(self, model_id: str, caller: Caller = GATEWAY) -> SliceAgainView:
+        """See ControlService."""
+        before = self._version_of(model_id)
+        async with self._change(caller, "model.slice", model_id, before=before):
+            return await slice_again(self._gateway, model_id, caller)
 
     async def remove_model(self, model_id: str, caller: Caller = GATEWAY) -> ModelView:
         """See ControlService."""

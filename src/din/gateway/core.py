@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any, Protocol
@@ -20,11 +21,12 @@ from din.discovery.admission import Terms
 from din.discovery.membership import Membership
 from din.domain.enrolment import RevokedView
 from din.domain.node import NodeId
-from din.errors import DinError
+from din.errors import CannotPlace, DinError
 from din.flow.timeout import Timeouts
 from din.gateway.beats import BeatKeys
 from din.gateway.carve_cache import CarveCache
 from din.gateway.carving import Carving
+from din.gateway.cutting import CutChooser
 from din.gateway.deployer import Deployer
 from din.gateway.dialable import dialable
 from din.gateway.direct import DirectWorkers
@@ -42,6 +44,7 @@ from din.gateway.relay import Relay
 from din.gateway.request_tools import TIMEOUT_LIMITS, RequestTools
 from din.gateway.roll import Roll
 from din.gateway.serving import Serving
+from din.gateway.terrain import roomiest_mib, terrain_of
 from din.gateway.traces import TraceBook
 from din.gateway.vault import Vault, has_aes
 from din.placement.capability import TRUSTED
@@ -135,7 +138,10 @@ class Gateway:
             report=effects.report,
             timeouts=self.timeouts,
         )
-        self.models = ModelBook(effects.store, effects.artifacts, effects.carving, self.vault.seals)
+        self.cutter = CutChooser(effects.carving, partial(terrain_of, self))
+        self.models = ModelBook(
+            effects.store, effects.artifacts, effects.carving, self.cutter, self.vault.seals
+        )
         self.traces = TraceBook(self.fleet.name_of, effects.wall_clock_iso)
         self.dispatch = Dispatch(loop, self.models, self._request_tools(), effects.report)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -328,24 +334,27 @@ class Gateway:
         self._spawn(self.models.became_failed(serving))
 
     def _model_too_large(self, record: ModelRecord, needed_mib: int) -> bool:
-        """No node holds the whole: cut it so that the roomiest node holds each slice. False = not
-        now, ask again."""
-        room_mib = self.fleet.roomiest_mib() // record.manifest.workers
+        """No node holds the whole: cut it so that those that are here can. False = not now, ask
+        again."""
+        room_mib = roomiest_mib(self) // record.manifest.workers
         if not 0 < room_mib < needed_mib:
             return False
-        self._spawn(self._cut_to_fit(record, room_mib))
+        self._spawn(self._cut_to_fit(record))
         return True
 
-    async def _cut_to_fit(self, record: ModelRecord, room_mib: int) -> None:
+    async def _cut_to_fit(self, record: ModelRecord) -> None:
         model_id = record.manifest.model_id
         try:
-            cut = await self.models.cut_to_fit(record, room_mib)
+            chosen = await self.cutter.choose(record.order)
+            if chosen is None:
+                raise CannotPlace(f"no node is here to cut model {model_id!r} for")
+            cut = await self.models.cut_to_fit(record, chosen)
         except DinError as error:
             self.effects.report("cut refused", model=model_id, reason=error.message)
             self.deployer.refuse(model_id, error)
             return
-        count = len(cut.partition.slices)
-        self.effects.report("cut to fit", model=model_id, slices=count, mib=room_mib)
+        slices = len(cut.partition.slices)
+        self.effects.report("cut to fit", model=model_id, slices=slices, why=chosen.choice.reason)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

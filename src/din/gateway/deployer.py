@@ -180,6 +180,8 @@ class Deployer:
         """A suspect node is routable again and still holds what it held, or a new one came."""
         for holding in self._holdings.values():
             holding.plan_again_ms = 0.0
+            if holding.cut_refusal is not None:  # with one node more it may be different
+                holding.cut_refusal, holding.may_be_cut = None, True
             ready = holding.ready_on(node_id)
             for index in holding.indexes_on(node_id):
                 if index in ready:

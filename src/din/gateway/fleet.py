@@ -44,6 +44,7 @@ from din.discovery.membership import Member, Membership
 from din.domain.node import FleetNode, NodeHealth, NodeId, NodeProfile
 from din.domain.plan import Plan
 from din.errors import Conflict
+from din.gateway.cutting import wished_nodes
 from din.gateway.drains import DrainBook
 from din.gateway.hearing import FleetListener
 from din.gateway.holding import Known
@@ -263,18 +264,13 @@ class Fleet:
             existing={index: nodes for index, nodes in known.existing.items() if nodes},
             excluded=known.excluded,
             leaving=known.leaving,
+            wished=wished_nodes(known.record.choice),
             is_explained=is_explained,
         )
 
     def table(self) -> FleetTable:
         """All nodes as the planner sees them now; not to be changed."""
         return self._samples.table()
-
-    def roomiest_mib(self) -> int:
-        """Free and not promised memory of the roomiest routable node."""
-        table = self._samples.table()
-        rooms = [float(table.memory_mib_room[table.row(node_id)]) for node_id in self._scores]
-        return int(max(rooms, default=0.0))
 
     def memory_changed(self) -> None:
         """See FleetFacts."""

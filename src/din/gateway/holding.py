@@ -64,9 +64,8 @@ class Holding:
         """Slices that only draining nodes hold, as the last planning found nobody else."""
         self.cut_refusal: DinError | None = None
         """Why DIN could not cut it to fit either."""
-        self.may_be_cut = (
-            record.order.slicing_strategy.is_uncut and not record.manifest.is_cut_by_din
-        )
+        strategy = record.order.slicing_strategy
+        self.may_be_cut = (strategy.is_uncut or strategy.type == "auto") and record.choice is None
         self._assigned: dict[tuple[int, NodeId], float] = {}
         """(slice, node) -> when it was asked for."""
         self._ready: set[tuple[int, NodeId]] = set()

@@ -11,6 +11,7 @@ import asyncio
 import unicodedata
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -25,6 +26,7 @@ from din.domain.views import RegisterModel
 from din.errors import Conflict, Denied, DinError, NotFound, TooLarge
 from din.gateway.building import Builder
 from din.gateway.carving import Carving
+from din.gateway.cutting import Choosing
 from din.gateway.names import nearest, normal_model_id
 from din.gateway.record import (
     ModelRecord,
@@ -37,6 +39,7 @@ from din.gateway.record import (
     sources_of,
 )
 from din.gateway.serving import Serving
+from din.placement.partitioning import Chosen
 from din.store.contract import Store
 
 MODELS_MAX: Final = 1_000
@@ -64,12 +67,16 @@ class ModelBook:
         store: Store,
         artifacts: ArtifactFolder,
         carving: Carving,
+        chooser: Choosing,
         seals: Callable[[bool | None], bool] = bool,
     ) -> None:
         """`seals`: whether a model is sealed whose registration asks so, or does not say (None)."""
         self._store = store
         self._artifacts = artifacts
-        self._builder = Builder(artifacts, carving, seals)
+        self._builder = Builder(artifacts, carving, seals, chooser)
+        self._build = partial(
+            self._builder.build, is_fetched=self._is_slice, drop=self.drop_artifacts
+        )
         self._deployer: Deploying | None = None
         self._records: dict[str, dict[str, ModelRecord]] = {}
         self._servings: dict[tuple[str, str], Serving] = {}
@@ -174,34 +181,56 @@ class ModelBook:
             full = f"{MODELS_MAX} models are registered, the limit of a gateway"
             raise TooLarge(full, hint="remove an unused one: din model remove MODEL")
         digest = digest_of(order)
-        for record in known.values():
+        for record in reversed(known.values()):
             is_kept = record.manifest.is_encrypted or not self._builder.seals(order.encrypt)
             if record.order_sha256 == digest and is_kept and self._is_served(record):
                 return record
         version = str(int(newest_of(known)) + 1) if known else "1"
-        record = await self._build(order, version, digest, None, tenant)
+        record = await self._build(order, version=version, digest=digest, tenant=tenant)
         if order.is_dry_run:
             self.drop_artifacts(artifacts_of(record) - sources_of(order))
         else:
             await self._keep(record)
         return record
 
-    async def cut_to_fit(self, record: ModelRecord, memory_mib_max: int) -> ModelRecord:
-        """Put a version that no node can hold into slices of at most that much memory each.
+    async def cut_again(self, record: ModelRecord, chosen: Chosen) -> ModelRecord:
+        """The same order in a new version with other cuts, which takes over when it is ready.
+        Raises Conflict when the model was changed meanwhile."""
+        manifest = record.manifest
+        async with self._turn(manifest.model_id):
+            with self._building():
+                if self._records.get(manifest.model_id, {}).get(manifest.version) is not record:
+                    raise Conflict(f"model {manifest.model_id!r} was changed meanwhile")
+                cut = await self._build(
+                    record.order,
+                    version=str(int(manifest.version) + 1),
+                    digest=record.order_sha256,
+                    tenant=manifest.tenant,
+                    chosen=chosen,
+                )
+                await self._keep(cut)
+        return cut
 
-        The version stays: what changes is how it is deployed. Raises BadStrategy when even one
-        operator does not fit, NotFound when the version was removed meanwhile.
+    async def cut_to_fit(self, record: ModelRecord, chosen: Chosen) -> ModelRecord:
+        """Put a version that no node can hold into the slices that were chosen.
+
+        The version stays: what changes is how it is deployed. Raises NotFound when the
+        version was removed meanwhile.
         """
         async with self._turn(record.manifest.model_id):
             with self._building():
-                return await self._cut_to_fit(record, memory_mib_max)
+                return await self._cut_to_fit(record, chosen)
 
-    async def _cut_to_fit(self, record: ModelRecord, memory_mib_max: int) -> ModelRecord:
+    async def _cut_to_fit(self, record: ModelRecord, chosen: Chosen) -> ModelRecord:
         manifest = record.manifest
         if self.record(manifest.model_id, manifest.version) is not record:
             raise NotFound(f"model {manifest.model_id!r} was changed meanwhile")
         cut = await self._build(
-            record.order, manifest.version, record.order_sha256, memory_mib_max, manifest.tenant
+            record.order,
+            version=manifest.version,
+            digest=record.order_sha256,
+            tenant=manifest.tenant,
+            chosen=chosen,
         )
         # It stays in its place until the cut one stands there: who asks meanwhile may wait.
         old = self._servings.get((manifest.model_id, manifest.version))
@@ -211,24 +240,6 @@ class ModelBook:
             await self._deployer.retire(old)
         self.drop_artifacts(artifacts_of(record))
         return cut
-
-    async def _build(
-        self,
-        order: RegisterModel,
-        version: str,
-        digest: str,
-        memory_mib_max: int | None,
-        tenant: str,
-    ) -> ModelRecord:
-        return await self._builder.build(
-            order,
-            version=version,
-            digest=digest,
-            tenant=tenant,
-            memory_mib_max=memory_mib_max,
-            is_fetched=self._is_slice,
-            drop=self.drop_artifacts,
-        )
 
     async def _keep(self, record: ModelRecord) -> None:
         manifest = record.manifest

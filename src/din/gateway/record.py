@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from din.adapters.catalogue import check_adapter
+from din.domain.cuts import CutChoice
 from din.domain.model import (
     AdapterSpec,
     CarveAnswer,
@@ -39,6 +40,10 @@ class ModelRecord(Struct, frozen=True, kw_only=True):
     order_sha256: str
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    choice: CutChoice | None = None
+    """Why DIN cut it so, where the strategy left that to it."""
+    assignment: tuple[int, ...] = ()
+    """Slice of each operator, in the order of the model's CutTable."""
 
 
 def read_record(entry: Entry) -> ModelRecord:
@@ -131,7 +136,6 @@ def manifest_of(
     version: str,
     carved: CarveAnswer,
     partition: Partition,
-    memory_mib_max: int | None,
 ) -> ModelManifest:
     """The manifest of what was carved."""
     taken: tuple[TensorSpec, ...] = ()
@@ -149,19 +153,12 @@ def manifest_of(
         backend_options=order.backend_options,
         workers=order.workers,
         replicas_max=order.replicas,
-        is_cut_by_din=memory_mib_max is not None,
     )
 
 
-def notes_of(memory_mib_max: int | None, carved: CarveAnswer) -> tuple[str, ...]:
-    """What people should know of a version: who cut it, and what of it is never read."""
-    notes: list[str] = []
-    if memory_mib_max is not None:
-        notes.append(
-            f"no node can hold the whole model, so DIN cut it into {len(carved.slices)} slices of "
-            f"at most {memory_mib_max} MiB"
-        )
-    if carved.unused_inputs:
-        names = ", ".join(repr(each) for each in carved.unused_inputs)
-        notes.append(f"no operator reads input {names}: it is checked and then not sent anywhere")
-    return tuple(notes)
+def notes_of(carved: CarveAnswer) -> tuple[str, ...]:
+    """What people should know of a version: what of it is never read."""
+    if not carved.unused_inputs:
+        return ()
+    names = ", ".join(repr(each) for each in carved.unused_inputs)
+    return (f"no operator reads input {names}: it is checked and then not sent anywhere",)

@@ -27,6 +27,7 @@ from din.domain.request import PrecisionClass, Trace, TraceStep
 from din.domain.tensor import TensorMeta
 from din.domain.trust import DEFAULT_TENANT, Caller, Peer
 from din.domain.views import (
+    CutsView,
     GatewayView,
     ModelList,
     ModelView,
@@ -34,6 +35,7 @@ from din.domain.views import (
     NodeView,
     PlanSlices,
     RegisterModel,
+    SliceAgainView,
 )
 
 Buffer = bytes | bytearray | memoryview
@@ -202,6 +204,15 @@ class ControlService(Protocol):
     async def register_model(self, order: RegisterModel, caller: Caller) -> ModelView:
         """Carve and start to deploy; returns at once with the state so far. Raises Conflict when
         the id is another tenant's."""
+        ...
+
+    async def cuts_of_model(self, model_id: str, version: str | None = None) -> CutsView:
+        """Where a model could be cut and where it is. Raises NotFound."""
+        ...
+
+    async def slice_model(self, model_id: str, caller: Caller) -> SliceAgainView:
+        """Choose the cuts of an `auto` model again; deploys only what wins clearly. Raises
+        NotFound, Denied, BadStrategy, CannotPlace."""
         ...
 
     async def remove_model(self, model_id: str, caller: Caller) -> ModelView:

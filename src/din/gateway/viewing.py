@@ -59,8 +59,12 @@ def _stuck_on(gateway: Gateway, node_id: NodeId) -> tuple[StuckSlice, ...]:
     )
 
 
-def trust_notes(partition: Partition, indexes: Collection[int]) -> tuple[str, ...]:
-    """What a plan says of slices that may not go everywhere."""
+def plan_notes(record: ModelRecord, indexes: Collection[int]) -> tuple[str, ...]:
+    """What a plan says beside its placements: why it is cut so, and what may not go everywhere."""
+    return (*_choice_notes(record), *_trust_notes(record.partition, indexes))
+
+
+def _trust_notes(partition: Partition, indexes: Collection[int]) -> tuple[str, ...]:
     parts = [part for part in partition.slices if part.index in indexes]
     sensitive = ", ".join(part.name for part in parts if part.is_sensitive)
     sealed = ", ".join(part.name for part in parts if part.is_sealed)
@@ -70,6 +74,21 @@ def trust_notes(partition: Partition, indexes: Collection[int]) -> tuple[str, ..
     if sealed:
         notes.append(f"sealed, opened in memory by nodes that hold a lease: {sealed}")
     return tuple(notes)
+
+
+def _choice_notes(record: ModelRecord) -> tuple[str, ...]:
+    """Of cuts that DIN chose: the reason, and what it rests on."""
+    choice = record.choice
+    if choice is None:
+        return ()
+    how = {
+        "profile": "times measured on such devices",
+        "flops": "times estimated from work, no device was measured",
+        "both": "times partly measured, partly estimated from work",
+    }[choice.times_from]
+    exact = "" if choice.is_exact else "; a better choice may exist"
+    basis = f"{choice.nodes_considered} nodes and {choice.blocks} blocks considered, {how}{exact}"
+    return (f"cuts by {choice.objective}: {choice.reason}", basis)
 
 
 def _slices_on(gateway: Gateway, node_id: NodeId) -> tuple[str, ...]:
@@ -126,6 +145,7 @@ def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
         manifest=manifest,
         warnings=record.warnings,
         notes=record.notes,
+        choice=record.choice,
         tenant=manifest.tenant,
         is_seal_due=not manifest.is_encrypted and gateway.vault.seals(record.order.encrypt),
     )

@@ -33,10 +33,8 @@ class Boundaries:
     nbytes: Counts
     width: Counts
     """Values that cross."""
-    splits: Counts
-    """Values that cross between an operator and its quantisation."""
     is_open: Marks
-    """Everything that crosses can travel."""
+    """Everything that crosses can travel, and no quantised operator is parted from its scales."""
     is_exact: Marks
     """Whether `nbytes` is no estimate."""
 
@@ -97,7 +95,7 @@ class Blocks:
 def boundaries_of(table: CutTable) -> Boundaries:
     """Sweep over all values."""
     size = len(table.operators) + 1
-    nbytes, width, splits, closed, guessed = (np.zeros(size + 1, dtype=np.int64) for _ in range(5))
+    nbytes, width, closed, guessed = (np.zeros(size + 1, dtype=np.int64) for _ in range(4))
     for value in table.values:
         if value.maker < 0 or not value.readers:
             continue
@@ -105,8 +103,7 @@ def boundaries_of(table: CutTable) -> Boundaries:
         for line, amount in (
             (nbytes, value.nbytes),
             (width, 1),
-            (splits, int(value.is_pair)),
-            (closed, int(not value.can_travel)),
+            (closed, int(value.is_pair or not value.can_travel)),
             (guessed, int(not value.is_exact)),
         ):
             line[start] += amount
@@ -115,7 +112,6 @@ def boundaries_of(table: CutTable) -> Boundaries:
         table,
         nbytes=np.cumsum(nbytes)[:size],
         width=np.cumsum(width)[:size],
-        splits=np.cumsum(splits)[:size],
         is_open=np.cumsum(closed)[:size] == 0,
         is_exact=np.cumsum(guessed)[:size] == 0,
     )
@@ -125,11 +121,10 @@ def blocks_of(
     boundaries: Boundaries, wanted: Collection[int] = (), blocks_max: int = BLOCKS_MAX
 ) -> Blocks:
     """At most `blocks_max` blocks, and those that end at the boundaries `wanted` where these are
-    open. The graph is walked in equal steps of work and weights; in each the boundary is taken with
-    the fewest bytes, then the narrowest, of those that part no quantised operator."""
+    open. The graph is walked in equal steps of work and weights; in each the boundary with the
+    fewest bytes is taken, of equal ones the narrowest."""
     count = len(boundaries.table.operators)
-    is_free = boundaries.is_open[1:count] & (boundaries.splits[1:count] == 0)
-    inner = np.flatnonzero(is_free) + 1
+    inner = np.flatnonzero(boundaries.is_open[1:count]) + 1
     steps = _steps(boundaries, blocks_max - 1)[inner]
     order = np.lexsort((boundaries.width[inner], boundaries.nbytes[inner], steps))
     first = np.unique(steps[order], return_index=True)[1]
@@ -139,12 +134,11 @@ def blocks_of(
 
 
 def best_cuts(boundaries: Boundaries) -> tuple[int, ...]:
-    """The Pareto front: boundaries that are open, part no quantised operators, and have fewer bytes
-    than every earlier one."""
+    """The Pareto front: open boundaries that have fewer bytes than every earlier one."""
     found: list[int] = []
     least = None
     for place in range(1, len(boundaries.table.operators)):
-        if not boundaries.is_open[place] or boundaries.splits[place]:
+        if not boundaries.is_open[place]:
             continue
         nbytes = int(boundaries.nbytes[place])
         if least is None or nbytes < least:

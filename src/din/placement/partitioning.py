@@ -49,6 +49,7 @@ class Device(Struct, frozen=True, kw_only=True):
     is_trusted: bool = False
     watts: float | None = None
     """Measured; None = it has no meter."""
+    backends: tuple[str, ...] = ("onnxruntime",)
 
 
 class RangeRule(Struct, frozen=True, kw_only=True):
@@ -61,10 +62,17 @@ class RangeRule(Struct, frozen=True, kw_only=True):
     forbidden: frozenset[NodeId] = frozenset()
     is_sensitive: bool = False
     """Only on trusted nodes."""
+    backend: str | None = None
+    """Engine that runs them."""
+    ends_slices: bool = True
+    """A slice holds operators for which the same rules hold; False = one such operator is enough to
+    make a rule hold for its whole slice."""
 
     def permits(self, device: Device) -> bool:
         """Whether a node may have them."""
         if self.is_sensitive and not device.is_trusted:
+            return False
+        if self.backend is not None and self.backend not in device.backends:
             return False
         is_allowed = self.allowed is None or device.node_id in self.allowed
         return is_allowed and device.node_id not in self.forbidden
@@ -281,6 +289,7 @@ def _told(
 ) -> Chosen:
     objective = problem.wishes.objective
     devices = problem.devices
+    assignment, nodes = _by_rules(problem.wishes, assignment, nodes)
     slices = described(problem.table, problem.wishes, devices, problem.times, assignment, nodes)
     if objective == "bytes":
         cost = float(sum(each.crossing_bytes for each in slices))
@@ -293,7 +302,7 @@ def _told(
     source: Literal["profile", "flops", "both"] = "flops"
     if True in flags:
         source = "profile" if False not in flags else "both"
-    is_split = len(nodes) > 1
+    is_split = kind != "alone" and len(nodes) > 1
     choice = CutChoice(
         objective=objective,
         unit=UNITS[objective],
@@ -313,3 +322,19 @@ def _told(
     )
     reason = sentence(choice, problem.chain, is_fork=kind == "fork")
     return Chosen(replace(choice, reason=reason), assignment)
+
+
+def _by_rules(
+    wishes: CutWishes, assignment: tuple[int, ...], nodes: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Slices cut again where what holds for operators changes, numbered as they come."""
+    holds: list[tuple[int, ...]] = [()] * len(assignment)
+    for number, rule in enumerate(wishes.rules):
+        if rule.ends_slices:
+            for place in range(rule.first, rule.last + 1):
+                holds[place] = (*holds[place], number)
+    numbers: dict[tuple[int, tuple[int, ...]], int] = {}
+    keys = list(zip(assignment, holds, strict=True))
+    for key in keys:
+        numbers.setdefault(key, len(numbers))
+    return tuple(numbers[key] for key in keys), tuple(nodes[number] for number, _ in numbers)

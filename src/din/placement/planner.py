@@ -43,13 +43,15 @@ def plan_deployment(
     existing: Mapping[int, Sequence[NodeId]] | None = None,
     excluded: Collection[NodeId] = (),
     leaving: Collection[NodeId] = (),
+    wished: Mapping[int, NodeId] | None = None,
     is_explained: bool = False,
 ) -> Plan:
     """Place every slice once, and up to `replicas` times where memory allows.
 
     `existing` holds the nodes that have a slice already: those stay (reason `kept`) unless they are
     excluded or gone, so repair is the same call. What a `leaving` node has stays there too, and
-    gets another home beside it where one can take it. First placements come first. `is_explained`
+    gets another home beside it where one can take it. `wished` is where the choice of cuts wants
+    slices: followed where it can be. First placements come first. `is_explained`
     adds the full list of rejections. Raises CannotPlace with the reasons grouped.
     """
     table = table_of(fleet)
@@ -63,6 +65,7 @@ def plan_deployment(
         links=links,
         excluded=frozenset(excluded),
         leaving=frozenset(leaving),
+        wished=wished or {},
     )
     held = _still_there(task, existing or {})
     first = _assign_or_refuse(task, {index: nodes[0] for index, nodes in held.items()})

@@ -57,6 +57,8 @@ class Task(Struct, kw_only=True):
     excluded: frozenset[NodeId]
     leaving: frozenset[NodeId] = frozenset()
     """They keep what they have and get nothing."""
+    wished: Mapping[int, NodeId] = {}
+    """Where the choice of cuts wants slices: followed where it can be."""
     room: Matrix = _NOTHING
     """What is left as placements of this task are made."""
 
@@ -98,7 +100,9 @@ def assign(task: Task, kept: Mapping[int, NodeId]) -> Assigned:
     homeless = [unit for unit, flags in zip(units, allowed, strict=True) if not flags.any()]
     if homeless:
         raise Unplaced([part for unit in homeless for part in unit])
-    solved = _solve(task, units, allowed, kept)
+    wished = [_wished(task, unit, flags) for unit, flags in zip(units, allowed, strict=True)]
+    solved = _solve(task, units, wished, kept) if task.wished else None
+    solved = solved or _solve(task, units, allowed, kept)
     if solved is None:
         raise Unplaced(task.slices)
     return solved
@@ -147,6 +151,17 @@ def _allowed(task: Task, unit: Unit, kept: Mapping[int, NodeId]) -> Flags:
             flags[row] = True
             return flags
     return anywhere
+
+
+def _wished(task: Task, unit: Unit, allowed: Flags) -> Flags:
+    """Where a unit may go if the choice of cuts is followed; anywhere when it cannot be."""
+    flags = np.zeros_like(allowed)
+    for part in unit:
+        node_id = task.wished.get(part.index)
+        if node_id is not None and node_id in task.table:
+            flags[task.table.row(node_id)] = True
+    flags &= allowed
+    return flags if flags.any() else allowed
 
 
 def _solve(
@@ -247,6 +262,9 @@ def _reason(task: Task, solved: _Solved, number: int) -> str:
     possible = np.flatnonzero(np.isfinite(cost))
     if any(part.device_type is not None for part in solved.units[number]):
         return "pinned_device_type"
+    mine = task.table.node_id(solved.row(number))
+    if any(task.wished.get(part.index) == mine for part in solved.units[number]):
+        return "chosen_with_cuts"
     if len(possible) == 1:
         return "only_candidate"
     ties = possible[cost[possible] <= cost.min() + _NEAR]

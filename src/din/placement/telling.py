@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from din.domain.cuts import ChosenSlice, CutChoice, CutTable
-from din.domain.estimates import memory_mib
+from din.domain.estimates import SLICE_BASE_MIB, memory_mib
 from din.domain.model import GATEWAY
 from din.errors import CannotPlace
 from din.placement.chain import Chain, Matrix, Way, runs_of
@@ -135,10 +135,16 @@ def no_way(
     """Why no way was found."""
     for rule in rules:
         if not any(rule.permits(each) for each in devices):
-            what = "that is trusted" if rule.is_sensitive else "that it names and is here"
+            wanted = [
+                "trusted" if rule.is_sensitive else "",
+                f"with backend {rule.backend}" if rule.backend is not None else "",
+                "named by the strategy" if rule.allowed is not None else "",
+                "not forbidden by it" if rule.forbidden else "",
+            ]
             return CannotPlace(
-                f"operators {rule.first} to {rule.last} may lie on no node {what}",
-                hint="din node label NODE trust=high, or change the range of the strategy",
+                f"operators {rule.first} to {rule.last} need a node that is "
+                f"{' and '.join(each for each in wanted if each)}, and none of {len(devices)} is",
+                hint="`din node list` shows who is here; din node label NODE trust=high trusts one",
             )
     rooms = ", ".join(
         f"{each.name} {room:.0f}"
@@ -148,9 +154,7 @@ def no_way(
     )
     return CannotPlace(
         f"no way to spread the model over {chain.nodes} nodes: whole it needs {needed_mib:.0f} "
-        f"MiB, in at most {chain.slices_max} slices each {SLICE_WORDS}; free MiB: {rooms or '-'}",
+        f"MiB, in at most {chain.slices_max} slices each with {SLICE_BASE_MIB} MiB for its "
+        f"worker; free MiB: {rooms or '-'}",
         hint="free memory, add a node, allow more slices, or take a quantised model",
     )
-
-
-SLICE_WORDS = "with 41 MiB for its worker"

@@ -62,7 +62,7 @@ def assign(graph: OperatorGraph, sizes: Sizes, request: CarveRequest) -> Assignm
 
 def _cut_by_din(graph: OperatorGraph, sizes: Sizes, request: CarveRequest) -> dict[int, int]:
     strategy = request.strategy
-    if request.assignment:
+    if request.assignment or (strategy.type == "auto" and not graph.dynamic):
         return slices_by_assignment(graph, request.assignment)
     if strategy.type == "auto":
         raise BadStrategy("type auto is not cut here", hint="name partition points")

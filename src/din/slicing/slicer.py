@@ -33,6 +33,7 @@ from din.slicing.identity import slice_id_of, stamp, strategy_hash_of
 from din.slicing.operators import OperatorGraph, read_operators
 from din.slicing.packs import Pack, PackWriter, Written, packs_of
 from din.slicing.parts import Part, cut_facts, divide
+from din.slicing.points import places_of
 from din.slicing.shapes import Shapes, infer
 from din.slicing.sizes import Sizes, sizes_of
 from din.slicing.skeleton import skeleton_of
@@ -122,15 +123,18 @@ def table_of(
     files: Mapping[str, memoryview] | bytes,
     input_shapes: Mapping[str, tuple[int | str, ...]],
     source_sha256: str = "",
+    ranges: Sequence[str] = (),
 ) -> CutTable:
     """What cuts of a model are chosen from; `files` as for `analyse`. Raises BadModel, BadStrategy,
     TooLarge."""
     try:
         found = analyse(files, input_shapes)
+        places = tuple(places_of(found.graph, each, "range") for each in ranges)
     except UnicodeError as error:
         raise _not_text(error) from None
     known = source_sha256 or _sha256_of(found.files[MODEL_FILE])
-    return cut_table(found.graph, found.shapes, found.sizes, known)
+    table = cut_table(found.graph, found.shapes, found.sizes, known)
+    return msgspec.structs.replace(table, ranges=places)
 
 
 def slice_model(
@@ -163,6 +167,8 @@ def slice_model(
         )
         slices = tuple(map(partial(_slice, found, coded), coded.parts, made, assigned.settings))
         answer = _answer(found, source_sha256, slices, coded)
+        assignment = tuple(assigned.slice_of[each.index] for each in found.graph.dynamic)
+        answer = msgspec.structs.replace(answer, assignment=assignment)
         return Sliced(answer, {each.artifacts[0].sha256: each.data for each in made})
     except UnicodeError as error:
         raise _not_text(error) from None

@@ -1,0 +1,224 @@
+"""`din model inspect --cuts | --plot` and `din model slice`: where a model can be cut, and why it
+is cut so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from din.cli import complete
+from din.cli.asking import ask
+from din.cli.display import Column, byte_count, count, show
+from din.cli.frame import Command, gateway_option, output_option, say
+from din.cli.model import choice_lines, find_model
+from din.client.client import Client, decode_answer
+from din.client.http import Answer
+from din.domain.views import CutsView, ModelView, SliceAgainView
+from din.errors import Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from din.placement.boundaries import Boundaries
+
+ROWS_MAX: Final = 40
+"""Of a table; the best and the present cuts are always among them."""
+
+
+class Cut(NamedTuple):
+    """One boundary as people see it."""
+
+    after: str
+    """Name of the operator before it."""
+    share: float
+    """Of the device's time that lies before it, 0..1."""
+    nbytes: int
+    width: int
+    is_exact: bool
+    is_best: bool
+    is_present: bool
+
+
+def _size(cut: Cut) -> str:
+    return byte_count(cut.nbytes) if cut.is_exact else f"about {byte_count(cut.nbytes)}"
+
+
+def _marks(cut: Cut) -> list[str]:
+    return ["best"] * cut.is_best + ["cut here"] * cut.is_present
+
+
+COLUMNS: Final[tuple[Column[Cut], ...]] = (
+    Column("AFTER", lambda cut: cut.after),
+    Column("TIME BEFORE", lambda cut: f"{cut.share:.1%}", is_number=True),
+    Column("CROSSING", _size, is_number=True),
+    Column("TENSORS", lambda cut: str(cut.width), is_number=True),
+    Column("", lambda cut: " ".join(_marks(cut))),
+)
+
+
+def cuts_answer(client: Client, model: str) -> Answer:
+    """The cuts of a model by its id or the start of it."""
+    view = decode_answer(find_model(client, model), ModelView)
+    return client.cuts_answer(view.model_id, view.version)
+
+
+def show_cuts(model: str, gateway: str | None, output: str, plot: Path | None) -> None:
+    """Print the boundaries, or draw them."""
+    if plot is not None:
+        _check_plot(plot)
+    with ask(gateway) as client:
+        answer = cuts_answer(client, model)
+    view = decode_answer(answer, CutsView)
+    cuts = cuts_of(view)
+    shown = _shortened(cuts) if output == "table" else cuts
+    show(output, answer.body, shown, COLUMNS, lambda cut: cut.after)
+    if output in ("table", "wide"):
+        where = f" on {view.device}" if view.device else ""
+        how = "as measured" if view.times_from == "profile" else "estimated from work"
+        say(f"time before: share of the operators' time{where}, {how}")
+        say("best: no earlier cut has as few bytes")
+        if len(shown) < len(cuts):
+            say(f"{len(shown)} of {count(len(cuts), 'possible cut')} shown; -o wide shows all")
+    if plot is not None:
+        _draw(view, cuts, plot)
+        say(f"drawn into {plot}")
+
+
+def cuts_of(view: CutsView) -> list[Cut]:
+    """Every open boundary of the graph."""
+    from din.placement.boundaries import best_cuts, boundaries_of
+
+    bounds = boundaries_of(view.table)
+    best = set(best_cuts(bounds))
+    present = _present(view.assignment, bounds)
+    total = sum(view.operator_ms) or 1.0
+    cuts: list[Cut] = []
+    spent = 0.0
+    for place, operator in enumerate(view.table.operators[:-1], start=1):
+        spent += view.operator_ms[place - 1]
+        if bounds.is_open[place]:
+            cuts.append(
+                Cut(
+                    operator.name,
+                    spent / total,
+                    int(bounds.nbytes[place]),
+                    int(bounds.width[place]),
+                    bool(bounds.is_exact[place]),
+                    place in best,
+                    place in present,
+                )
+            )
+    return cuts
+
+
+def _present(assignment: Sequence[int], bounds: Boundaries) -> set[int]:
+    """Boundaries at which the model is cut now, as far as its slices follow each other."""
+    size = len(bounds.table.operators)
+    return {
+        place
+        for place in range(1, min(size, len(assignment)))
+        if set(assignment[:place]).isdisjoint(assignment[place:])
+    }
+
+
+def _shortened(cuts: Sequence[Cut]) -> list[Cut]:
+    """The marked ones, and as many others, evenly, as there is room for."""
+    kept = {number for number, cut in enumerate(cuts) if cut.is_best or cut.is_present}
+    room = max(ROWS_MAX - len(kept), 0)
+    if room:
+        kept.update(range(0, len(cuts), max(1, -(-len(cuts) // room))))
+    return [cuts[number] for number in sorted(kept)]
+
+
+def _check_plot(path: Path) -> None:
+    """Before anything is asked: whether the picture could be written at all."""
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise UsageError(
+            f"--plot {path} has no picture's ending", hint="name a file that ends in .png"
+        )
+    if find_spec("matplotlib") is None:
+        raise Unavailable(
+            "--plot needs matplotlib, which is not installed",
+            hint="pip install 'din-network[plot]', or look at the same numbers with --cuts alone",
+        )
+
+
+def _draw(view: CutsView, cuts: Sequence[Cut], path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 5))
+    try:
+        _draw_cuts(axes, cuts)
+        axes.set_xlabel("share of the operators' time before the cut, %")
+        axes.set_ylabel("crossing the cut, KiB")
+        axes.set_title(f"{view.model_id} version {view.version}: where it can be cut")
+        axes.legend()
+        try:
+            figure.savefig(path, dpi=120, bbox_inches="tight")
+        except OSError as error:
+            raise UsageError(
+                f"{path} cannot be written: {error.strerror}", hint="name another file"
+            ) from None
+    finally:
+        pyplot.close(figure)
+
+
+def _draw_cuts(axes: Any, cuts: Sequence[Cut]) -> None:
+    """Every cut as a dot over a logarithmic scale, the best joined by a line."""
+    axes.set_yscale("log")
+    groups = (
+        ("possible", [each for each in cuts if not each.is_best], "#8aa0b4", "."),
+        ("best", [each for each in cuts if each.is_best], "#c2410c", "o"),
+        ("cut now", [each for each in cuts if each.is_present], "#15803d", "D"),
+    )
+    for label, chosen, colour, marker in groups:
+        across = [each.share * 100 for each in chosen]
+        up = [max(each.nbytes, 1) / 1024 for each in chosen]
+        line = "-" if label == "best" else ""
+        axes.plot(across, up, line, marker=marker, color=colour, label=label)
+
+
+@click.command(
+    "slice",
+    cls=Command,
+    examples=("din model slice detector", "din model slice detector -o json"),
+)
+@click.argument("model", shell_complete=complete.models)
+@gateway_option
+@output_option
+def slice_model(model: str, gateway: str | None, output: str) -> None:
+    """Choose the cuts of MODEL again, for the nodes that are here now.
+
+    MODEL was registered with --auto. What stands is replaced only by what is expected to win by
+    10 %; it serves until the new slices are ready.
+    """
+    with ask(gateway) as client:
+        found = decode_answer(find_model(client, model), ModelView)
+        answer = client.slice_again(found.model_id)
+    view = decode_answer(answer, SliceAgainView)
+    show(output, answer.body, (view,), SLICED, lambda each: each.model_id)
+    if output in ("table", "wide"):
+        say(view.reason)
+        for line in choice_lines(view.choice)[1:] if view.is_changed else ():
+            say(line)
+        if view.is_changed:
+            say(f"next: din model inspect {view.model_id} --watch")
+
+
+SLICED: Final[tuple[Column[SliceAgainView], ...]] = (
+    Column("MODEL", lambda each: each.model_id),
+    Column("VERSION", lambda each: each.version, is_number=True),
+    Column("CHANGED", lambda each: "yes" if each.is_changed else "no"),
+    Column("SLICES", lambda each: str(len(each.choice.slices)), is_number=True),
+    Column(
+        "BEFORE",
+        lambda each: "-" if each.cost_before is None else f"{each.cost_before:.1f}",
+        is_number=True,
+    ),
+    Column("CHOSEN", lambda each: f"{each.choice.cost:.1f} {each.choice.unit}", is_number=True),
+)

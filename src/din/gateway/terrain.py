@@ -1,0 +1,96 @@
+"""The gateway's nodes and links as the choice of cuts sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import permutations
+from typing import TYPE_CHECKING, Final
+
+from din.adapters.catalogue import memory_mib
+from din.domain.node import FleetNode, NodeId, NodeProfile
+from din.domain.views import RegisterModel
+from din.gateway.cutting import Terrain
+from din.gateway.record import adapter_of
+from din.placement.partitioning import NODES_MAX, Device
+from din.placement.speeds import assumed_gflops
+from din.placement.ways import HERE, SAME_MACHINE, WayFacts, Ways
+
+if TYPE_CHECKING:
+    from din.gateway.core import Gateway
+
+BACKEND_DEFAULT: Final = "onnxruntime"
+TRUSTED_LABEL: Final = ("trust", "high")
+
+
+def terrain_of(gateway: Gateway, order: RegisterModel) -> Terrain:
+    """Every node that a slice of this model could be placed on now."""
+    is_sealed = gateway.vault.seals(order.encrypt)
+    leaving = gateway.drains.leaving()
+    table = gateway.fleet.table()
+    adapters_mib = sum(
+        memory_mib(spec)
+        for spec in (adapter_of(order.before, "before"), adapter_of(order.after, "after"))
+        if spec is not None
+    )
+    devices: list[Device] = []
+    named: dict[str, NodeId] = {}
+    for node in gateway.fleet.fleet_nodes():
+        profile = node.profile
+        named[profile.name] = named[profile.node_id] = profile.node_id
+        if node.status != "ready" or profile.node_id in leaving:
+            continue
+        if is_sealed and not node.takes_grants:
+            continue
+        if not order.slicing_strategy.backend_map and BACKEND_DEFAULT not in profile.backends:
+            continue
+        room = float(table.memory_mib_room[table.row(profile.node_id)])
+        devices.append(_device(order, node, room / order.workers - adapters_mib))
+    return Terrain(
+        devices=tuple(devices),
+        ways=Ways(known=dict(_same_machine(gateway, [each.node_id for each in devices]))),
+        named=named,
+    )
+
+
+def roomiest_mib(gateway: Gateway) -> int:
+    """Free and not promised memory of the roomiest routable node."""
+    table = gateway.fleet.table()
+    rows = [row for row in table.rows().tolist() if gateway.fleet.is_routable(table.node_id(row))]
+    return int(max((float(table.memory_mib_room[row]) for row in rows), default=0.0))
+
+
+def device_class(profile: NodeProfile) -> str:
+    """Nodes of one class are expected to take the same time."""
+    return f"{profile.device_type}/{profile.cpu_model}/{profile.cpu_cores:g}"
+
+
+def _device(order: RegisterModel, node: FleetNode, room_mib: float) -> Device:
+    profile = node.profile
+    asked = order.backend_options.get("threads", "")
+    threads = int(asked) if asked.isascii() and asked.isdigit() else None
+    return Device(
+        node_id=profile.node_id,
+        name=profile.name,
+        device_class=device_class(profile),
+        gflops=assumed_gflops(profile, threads),
+        room_mib=room_mib,
+        is_trusted=TRUSTED_LABEL in profile.labels.items(),
+        watts=node.health.power_w,
+        backends=profile.backends,
+    )
+
+
+def _same_machine(
+    gateway: Gateway, nodes: Iterable[NodeId]
+) -> Iterator[tuple[tuple[NodeId, NodeId], WayFacts]]:
+    """Ways between nodes of one machine, and from the gateway to those on its own."""
+    machines: dict[str, list[NodeId]] = {}
+    for node_id in nodes:
+        machine = gateway.links.machine_of(node_id)
+        if machine is not None:
+            machines.setdefault(machine, []).append(node_id)
+    for machine, members in machines.items():
+        if not machine:
+            yield from (((HERE, node_id), SAME_MACHINE) for node_id in members)
+        if len(members) <= NODES_MAX:
+            yield from ((pair, SAME_MACHINE) for pair in permutations(members, 2))

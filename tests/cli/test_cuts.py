@@ -1,0 +1,253 @@
+"""Looking at cuts: the table, the plot, the graph, choosing again."""
+
+from __future__ import annotations
+
+import sys
+from importlib import util
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from din.cli.graph_svg import draw_graph, flows_of
+from din.domain.cuts import (
+    ChosenSlice,
+    CutChoice,
+    CutTable,
+    NodeAlone,
+    OperatorFacts,
+    ValueFacts,
+)
+from din.domain.model import GATEWAY
+from din.domain.node import NodeId
+from din.domain.views import CutsView, SliceAgainView
+from tests.cli.conftest import Run
+from tests.client.fake_gateway import FakeGateway, document, model_view
+
+SVG = "{http://www.w3.org/2000/svg}"
+CHOICE = CutChoice(
+    objective="latency",
+    unit="ms",
+    cost=12.0,
+    slices=(
+        ChosenSlice(first="op0", last="op3", operators=4, node_id=NodeId("a"), node="edge-1",
+                    compute_ms=4.0, memory_mib=60, crossing_bytes=2048, is_exact=False),
+        ChosenSlice(first="op4", last="op9", operators=6, node_id=NodeId("b"), node="edge-2",
+                    compute_ms=8.0, memory_mib=70, is_sensitive=True),
+    ),
+    alone=NodeAlone(node_id=NodeId("b"), node="edge-2", cost=20.0),
+    wins_by=0.4,
+    reason="2 slices on edge-1, edge-2, 12.0 ms: 40% less than whole on edge-2, 20.0 ms",
+    times_from="flops",
+    nodes_considered=2,
+    blocks=10,
+)  # fmt: skip
+
+
+def value(tensor: str, maker: int, *readers: int, nbytes: int = 1024, **more: bool) -> ValueFacts:
+    is_exact, is_output = more.get("is_exact", True), not readers
+    return ValueFacts(tensor, maker, readers, nbytes, is_exact, is_output, True, False)
+
+
+def chain_view(count: int = 10, cut: int = 4, name: str = "op{}") -> CutsView:
+    operators = tuple(
+        OperatorFacts(name.format(place), "Conv" if place % 2 else "Relu", 1, 0, 0)
+        for place in range(count)
+    )
+    values = [value("x", GATEWAY, 0)]
+    values += [
+        value(f"t{place}", place, place + 1, nbytes=(count - place) * 1024)
+        for place in range(count - 1)
+    ]
+    values.append(value("y", count - 1))
+    return CutsView(
+        model_id="centerface",
+        version="3",
+        table=CutTable(source_sha256="a", operators=operators, values=tuple(values)),
+        assignment=tuple(int(place >= cut) for place in range(count)),
+        slices=(("front", "edge-1"), ("back", "edge-2")),
+        operator_ms=(1.0,) * count,
+        device="edge-1",
+        times_from="flops",
+    )
+
+
+def forked_view() -> CutsView:
+    operators = tuple(OperatorFacts(name, "Conv", 1, 0, 0) for name in ("stem", "l", "r", "join"))
+    values = (
+        value("x", GATEWAY, 0),
+        value("s", 0, 1, 2),
+        value("a", 1, 3, is_exact=False),
+        value("b", 2, 3),
+        value("y", 3),
+    )
+    return CutsView(
+        model_id="forked",
+        version="1",
+        table=CutTable(source_sha256="b", operators=operators, values=values),
+        assignment=(0, 1, 2, 3),
+        slices=(("stem", "n1"), ("left", "n1"), ("right", "n2"), ("join", "")),
+        operator_ms=(1.0,) * 4,
+        device="n1",
+        times_from="profile",
+    )
+
+
+@pytest.fixture
+def cuts(fake: FakeGateway) -> FakeGateway:
+    fake.routes["GET", "/api/v1/models/centerface/cuts"] = document(chain_view())
+    return fake
+
+
+# inspect --cuts.
+
+
+def test_every_cut_shows_its_share_of_time_its_bytes_and_its_marks(
+    cuts: FakeGateway, run: Run
+) -> None:
+    done = run("model", "inspect", "centerface", "--cuts")
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split()[:1] == ["AFTER"]
+    assert lines[4].split() == ["op3", "40.0%", "7.0", "KiB", "1", "best", "cut", "here"]
+    assert "estimated from work" in done.stderr
+    assert cuts.seen[-1].path == "/api/v1/models/centerface/cuts?version=1"
+
+
+def test_a_long_graph_is_shortened_around_the_marked_cuts(fake: FakeGateway, run: Run) -> None:
+    view = chain_view(300, cut=123)
+    fake.routes["GET", "/api/v1/models/centerface/cuts"] = document(view)
+    level = msgspec.structs.replace(
+        view.table,
+        values=tuple(
+            msgspec.structs.replace(each, nbytes=5 if each.tensor == "t200" else 9)
+            for each in view.table.values
+        ),
+    )
+    flat = msgspec.structs.replace(view, table=level)
+    fake.routes["GET", "/api/v1/models/centerface/cuts"] = document(flat)
+    done = run("model", "inspect", "centerface", "--cuts")
+    assert len(done.stdout.splitlines()) <= 45
+    assert "op122 " in done.stdout
+    assert "op200 " in done.stdout
+    assert "-o wide shows all" in done.stderr
+    wide = run("model", "inspect", "centerface", "--cuts", "-o", "wide").stdout
+    assert len(wide.splitlines()) == 300
+    found = msgspec.json.decode(
+        run("model", "inspect", "centerface", "--cuts", "-o", "json").stdout
+    )
+    assert found["schema"] == "din.model-cuts/1"
+
+
+# inspect --plot.
+
+
+def test_the_cuts_are_drawn(cuts: FakeGateway, run: Run, tmp_path: Path) -> None:
+    picture = tmp_path / "cuts.png"
+    done = run("model", "inspect", "centerface", "--plot", str(picture))
+    assert done.exit_code == 0, done.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_a_plot_says_what_to_install(
+    cuts: FakeGateway, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = util.find_spec
+    monkeypatch.setattr(
+        "din.cli.cuts.find_spec", lambda name: None if name == "matplotlib" else found(name)
+    )
+    done = run("model", "inspect", "centerface", "--plot", str(tmp_path / "cuts.png"))
+    assert done.exit_code == 4
+    assert "pip install 'din-network[plot]'" in done.stderr
+    assert not cuts.seen
+
+
+def test_a_plot_that_cannot_be_written_says_so(cuts: FakeGateway, run: Run, tmp_path: Path) -> None:
+    assert run("model", "inspect", "centerface", "--plot", "cuts.txt").exit_code == 2
+    done = run("model", "inspect", "centerface", "--plot", str(tmp_path / "no" / "cuts.png"))
+    assert done.exit_code == 2
+    assert "cannot be written" in done.stderr
+
+
+def test_looking_without_a_plot_imports_no_matplotlib(cuts: FakeGateway, run: Run) -> None:
+    before = "matplotlib" in sys.modules
+    run("model", "inspect", "centerface", "--cuts")
+    assert ("matplotlib" in sys.modules) == before
+
+
+# graph.
+
+
+def texts(picture: str) -> list[str]:
+    return [each.text or "" for each in ElementTree.fromstring(picture).iter(f"{SVG}text")]
+
+
+def test_the_graph_has_a_box_for_each_slice_coloured_by_its_node() -> None:
+    root = ElementTree.fromstring(draw_graph(forked_view()))
+    boxes = [each.find(f"{SVG}rect") for each in root.iter(f"{SVG}g")]
+    fills = [each.get("fill") for each in boxes if each is not None]
+    assert len(fills) == 4
+    assert fills[0] == fills[1] != fills[2]
+    words = texts(draw_graph(forked_view()))
+    assert "stem on n1" in words
+    assert "join, on no node yet" in words
+    assert words.count("Split") == 3
+    assert words.count("Merge") == 3
+
+
+def test_flows_carry_their_bytes_and_say_where_these_are_estimates() -> None:
+    flows = {(each.source, each.target): each.words for each in flows_of(forked_view())}
+    assert flows[0, 1] == "s, 1.0 KiB"
+    assert flows[1, 3] == "a, about 1.0 KiB"
+    assert flows[GATEWAY, 0] == "x, 1.0 KiB"
+    assert flows[3, GATEWAY] == "y, 1.0 KiB"
+
+
+def test_names_of_strangers_are_escaped_and_shortened() -> None:
+    evil = '"></svg><script>alert(1)</script>\x00\x1b[31m' + "x" * 300 + "{}"
+    picture = draw_graph(chain_view(name=evil.replace("{}", "%s").replace("%s", "{}")))
+    ElementTree.fromstring(picture)
+    assert "<script" not in picture
+    assert "\x1b" not in picture
+
+
+def test_a_large_graph_stays_readable() -> None:
+    picture = draw_graph(chain_view(450, cut=200))
+    assert len(texts(picture)) < 40
+    assert max(map(len, texts(picture))) < 60
+    assert draw_graph(chain_view(450, cut=200)) == picture
+
+
+def test_the_graph_goes_to_a_file_or_to_standard_output(
+    cuts: FakeGateway, run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "graph.svg"
+    assert run("model", "graph", "centerface", "-o", str(path)).exit_code == 0
+    done = run("model", "graph", "centerface", "-o", "svg")
+    assert path.read_text() == done.stdout == draw_graph(chain_view())
+    assert run("model", "graph", "centerface", "-o", "graph.gif").exit_code == 2
+    assert run("model", "graph", "centerface", "-o", str(tmp_path / "no" / "g.svg")).exit_code == 2
+
+
+# Choosing.
+
+
+def test_inspect_shows_why_din_cut_it_so(fake: FakeGateway, run: Run) -> None:
+    fake.routes["GET", "/api/v1/models/centerface"] = document(model_view(choice=CHOICE))
+    told = run("model", "inspect", "centerface").stdout
+    assert "latency: 2 slices on edge-1, edge-2, 12.0 ms: 40% less" in told
+    assert "edge-1: 4 operators from op0 to op3, 4.0 ms, 60 MiB, about 2.0 KiB on" in told
+    assert "trusted nodes only" in told
+
+
+@pytest.mark.parametrize("is_changed", [True, False])
+def test_slicing_again_says_what_came_of_it(fake: FakeGateway, run: Run, is_changed: bool) -> None:
+    view = SliceAgainView(model_id="centerface", version="4", is_changed=is_changed,
+                          reason="because", cost_before=20.0, choice=CHOICE)  # fmt: skip
+    fake.routes["POST", "/api/v1/models/centerface/slice"] = document(view)
+    done = run("model", "slice", "centerface")
+    assert done.exit_code == 0, done.stderr
+    assert ("yes" if is_changed else "no") in done.stdout.split()
+    assert "because" in done.stderr
+    assert ("edge-2: 6 operators" in done.stderr) == is_changed
