@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from din.cli.cuts import cuts_answer, sliced_again
 from din.domain.strategy import Strategy
 from tests.road.conftest import pixels, whole_model
 from tests.road.processes import Network
@@ -41,9 +42,9 @@ def test_what_one_node_cannot_hold_is_split_and_answers_as_the_whole(
         assert placed == [each.node for each in view.choice.slices]
         assert {each.reason for each in plan.placements} == {"chosen_with_cuts"}
         assert any("no node by itself" in note for note in plan.notes)
-        again = json.loads(client.slice_again("auto").body)
+        again = json.loads(sliced_again(client, "auto").body)
         assert not again["is_changed"], again["reason"]
-        cuts = json.loads(client.cuts_answer("auto").body)
+        cuts = json.loads(cuts_answer(client, "auto").body)
     assert [node for _, node in cuts["slices"]] == placed
     assert len(cuts["assignment"]) == len(cuts["table"]["operators"])
     wanted = whole_model(centerface, tensor, is_optimised=False)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
 
 import click
 
@@ -23,6 +24,8 @@ from din.errors import Unavailable, UsageError
 if TYPE_CHECKING:
     from din.placement.boundaries import Boundaries
 
+ANALYSE_MS: Final = 300_000
+"""The model may have to be analysed first, and cut after."""
 ROWS_MAX: Final = 40
 """Of a table; the best and the present cuts are always among them."""
 
@@ -61,7 +64,15 @@ COLUMNS: Final[tuple[Column[Cut], ...]] = (
 def cuts_answer(client: Client, model: str) -> Answer:
     """The cuts of a model by its id or the start of it."""
     view = decode_answer(find_model(client, model), ModelView)
-    return client.cuts_answer(view.model_id, view.version)
+    query = urlencode({"version": view.version})
+    path = f"/api/v1/models/{quote(view.model_id, safe='')}/cuts?{query}"
+    return client.call("GET", path, timeout_ms=ANALYSE_MS)
+
+
+def sliced_again(client: Client, model_id: str) -> Answer:
+    """What came of choosing the cuts of a model again."""
+    path = f"/api/v1/models/{quote(model_id, safe='')}/slice"
+    return client.call("POST", path, is_idempotent=False, timeout_ms=ANALYSE_MS)
 
 
 def show_cuts(model: str, gateway: str | None, output: str, plot: Path | None) -> None:
@@ -199,7 +210,7 @@ def slice_model(model: str, gateway: str | None, output: str) -> None:
     """
     with ask(gateway) as client:
         found = decode_answer(find_model(client, model), ModelView)
-        answer = client.slice_again(found.model_id)
+        answer = sliced_again(client, found.model_id)
     view = decode_answer(answer, SliceAgainView)
     show(output, answer.body, (view,), SLICED, lambda each: each.model_id)
     if output in ("table", "wide"):

@@ -241,19 +241,6 @@ class Client:
         query = f"?{urlencode({'version': version})}" if version is not None else ""
         return self.call("GET", f"/api/v1/models/{_segment(model)}{query}")
 
-    def cuts_answer(self, model: str, version: str | None = None) -> Answer:
-        """Where a model could be cut and where it is, as the gateway wrote it. Raises NotFound."""
-        query = f"?{urlencode({'version': version})}" if version is not None else ""
-        path = f"/api/v1/models/{_segment(model)}/cuts{query}"
-        return self._connection.request("GET", path, timeout_ms=UPLOAD_MS)
-
-    def slice_again(self, model: str) -> Answer:
-        """Choose the cuts of an `auto` model again. Raises NotFound, BadStrategy, CannotPlace."""
-        path = f"/api/v1/models/{_segment(model)}/slice"
-        return self._connection.request(
-            "POST", path, b"", JSON, timeout_ms=UPLOAD_MS, is_idempotent=False
-        )
-
     def remove(self, model: str) -> ModelView:
         """Unload a model everywhere and forget it. Raises NotFound."""
         return decode_answer(self.call("DELETE", f"/api/v1/models/{_segment(model)}"), ModelView)
@@ -331,10 +318,11 @@ class Client:
         body: bytes = b"",
         *,
         is_idempotent: bool = True,
+        timeout_ms: int = CONTROL_MS,
     ) -> Answer:
         """Any request to the control API, with the answer as it came."""
         return self._connection.request(
-            method, path, body, JSON, timeout_ms=CONTROL_MS, is_idempotent=is_idempotent
+            method, path, body, JSON, timeout_ms=timeout_ms, is_idempotent=is_idempotent
         )
 
     def _get(self, path: str, kind: type[View]) -> View:
