@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from din.cli.jsonc import read_jsonc
 from din.cli.model_file import ModelFile, check_model_file, read_model_file
 from din.cli.strategy import schema_of_files
 from din.domain.strategy import RangeSetting, SliceSetting, Strategy
-from din.domain.views import PlanSlices
-from din.errors import BadStrategy, CannotPlace, UsageError
+from din.domain.views import PlanSlices, RegisterModel
+from din.errors import BadStrategy, CannotPlace, NotFound, UsageError
 from tests.cli.conftest import Run
-from tests.client.fake_gateway import FakeGateway, Reply, document, failing, plan_view
+from tests.client.fake_gateway import FakeGateway, Reply, document, failing, model_view, plan_view
 
 ROOT = Path(__file__).parents[2]
 SEEDS = """\
@@ -247,6 +248,49 @@ def test_explaining_shows_slices_crossings_and_who_could_take_them(
     assert [each.name for each in asked.slices] == ["backbone", "neck", "detect_head"]
     assert asked.slices[1].nodes == ("edge-1",)
     assert [seen.method for seen in fake.seen] == ["POST"]
+
+
+def test_cuts_of_type_auto_are_explained_by_the_gateway(
+    run: Run, fake: FakeGateway, folder: Path
+) -> None:
+    sha256 = hashlib.sha256((folder / "yolov5s.onnx").read_bytes()).hexdigest()
+    fake.routes["PUT", f"/api/v1/artifacts/{sha256}"] = lambda _: Reply(201, b"{}")
+    fake.routes["POST", "/api/v1/models"] = document(model_view(), 202)
+    text = '{"model_id": "m", "onnx_path": "yolov5s.onnx", "slicing_strategy": {"type": "auto"}}'
+    path = str(written(folder, text))
+    told = run("strategy", "explain", path)
+    assert told.exit_code == 0, told.stderr
+    assert "cut after slice 0: 404 (1.5 KiB)" in told.stdout
+    order = msgspec.json.decode(fake.seen[-1].body, type=RegisterModel)
+    assert (order.is_dry_run, order.slicing_strategy.type) == (True, "auto")
+    count = len(fake.seen)
+    local = run("strategy", "explain", path, "--local")
+    assert "chosen by a gateway" in local.stderr
+    assert run("strategy", "check", path).exit_code == 0
+    assert len(fake.seen) == count
+
+
+def test_weights_beside_the_model_are_found_and_missing_ones_named(run: Run, folder: Path) -> None:
+    weight = numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], "mul")],
+        "g",
+        [info("x", TensorProto.FLOAT, [2, 64])],
+        [info("y", TensorProto.FLOAT, [2, 64])],
+        [weight],
+    )
+    model = helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 17)])
+    path = folder / "yolov5s.onnx"
+    onnx.save_model(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    file = written(folder, '{"model_id": "m", "onnx_path": "yolov5s.onnx"}')
+    told = run("strategy", "explain", str(file), "--local")
+    assert told.exit_code == 0, told.stderr
+    assert "16.0 KiB" in told.stdout
+    (folder / "w.bin").unlink()
+    lost = run("strategy", "check", str(file))
+    assert lost.exit_code == NotFound.exit_code
+    assert "'w.bin', which is not in" in lost.stderr
 
 
 def test_explaining_says_why_no_node_can_and_is_no_failure(

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from din.cli.model_file import Registration
-from din.domain.model import CarveAnswer, CarveRequest, Partition
+from din.client.beside import opened_beside
+from din.domain.model import CarveAnswer, CarveRequest, ExternalFile, Partition
 from din.domain.strategy import Strategy
 from din.domain.views import ErrorView
 from din.errors import DeadlineExceeded, DinError, Internal, NotFound, error_of_code
@@ -34,6 +36,7 @@ def carve_here(registration: Registration) -> CarveAnswer:
         strategy = Strategy(backend_map=strategy.backend_map, ranges=strategy.ranges)
     request = CarveRequest(
         model_path=str(path.resolve()),
+        external=_beside(path),
         output_path="",
         is_dry_run=True,
         strategy=strategy,
@@ -63,6 +66,16 @@ def carve_here(registration: Registration) -> CarveAnswer:
             hint="keep the model file and report this",
         ) from None
     raise registration.placed(error_of_code(view.code, view.message, view.hint))
+
+
+def _beside(path: Path) -> dict[str, ExternalFile]:
+    """Files in which the model keeps weights. Raises NotFound, UsageError as uploading does."""
+    with path.open("rb") as model:
+        locations = [location for location, _ in opened_beside(model)]
+    # Their hashes would name packs that nobody fetches here.
+    return {
+        each: ExternalFile(path=str(path.parent.resolve() / each), sha256="") for each in locations
+    }
 
 
 def partition_here(registration: Registration, carved: CarveAnswer) -> Partition:

@@ -13,20 +13,24 @@ from din.cli.asking import ask
 from din.cli.display import UNKNOWN, Column, byte_count, mebibytes, show_document, show_table
 from din.cli.frame import Command, gateway_option, output_option, say
 from din.cli.local_carver import carve_here, partition_here
+from din.cli.model import show_slices
 from din.cli.model_file import (
     Finding,
     ModelFile,
+    Registration,
     check_model_file,
     finding_of,
     read_model_file,
 )
 from din.cli.plan import explain_plan
+from din.cli.progress import Progress
+from din.client.client import decode_answer
 from din.domain.model import GATEWAY, CarveAnswer, Partition, Slice
 from din.domain.plan import Placement, Plan
 from din.domain.strategy import Strategy
 from din.domain.tensor import DTYPE_BYTES, TensorSpec, nbytes_of
-from din.domain.views import PlanSlices
-from din.errors import CannotPlace, NotFound, Unreachable, UsageError
+from din.domain.views import ModelView, PlanSlices
+from din.errors import CannotPlace, DinError, Unreachable, UsageError
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 NO_MODEL: Final = "; the model file is not there, so what it names was not looked for"
@@ -105,11 +109,11 @@ def _checked(file: Path) -> Checked:
         return _wrong(file, finding_of(error, file))
     if read.registration is None:
         return _wrong(file, *read.findings)
+    if not read.registration.model_path.is_file():
+        return Checked(file=str(file), is_right=True, is_model_checked=False)
     try:
         carved = carve_here(read.registration)
         partition = partition_here(read.registration, carved)
-    except NotFound:
-        return Checked(file=str(file), is_right=True, is_model_checked=False)
     except UsageError as error:
         return _wrong(file, finding_of(error, file), is_model_checked=True)
     return Checked(
@@ -137,9 +141,15 @@ def _wrong(file: Path, *findings: Finding, is_model_checked: bool = False) -> Ch
 @output_option
 def explain(file: Path, is_local: bool, gateway: str | None, output: str) -> None:
     """Which slices FILE makes of its model, what crosses between them, and which nodes could take
-    each. Nothing is uploaded or registered.
+    each. Nothing is registered, and nothing uploaded but for type auto: its cuts are chosen by the
+    gateway, which knows the nodes and how fast they are.
     """
     registration = read_model_file(file)
+    if registration.order.slicing_strategy.type == "auto":
+        if not is_local:
+            _explain_choice(registration, gateway, output)
+            return
+        say("the cuts of type auto are chosen by a gateway: this is only what its ranges ask")
     carved = carve_here(registration)
     partition = partition_here(registration, carved)
     found = Explained(
@@ -164,6 +174,30 @@ def explain(file: Path, is_local: bool, gateway: str | None, output: str) -> Non
         explain_plan(found.plan, is_wide=output == "wide")
     if found.refusal:
         say(found.refusal)
+
+
+def _explain_choice(registration: Registration, gateway: str | None, output: str) -> None:
+    path, order = registration.model_path, registration.order
+    with ask(gateway) as client, Progress("uploading") as progress:
+        sha256 = client.upload(path, progress.sent, encrypt=order.encrypt)
+        beside = client.upload_beside(path, progress.sent, encrypt=order.encrypt)
+        order = msgspec.structs.replace(
+            order, source_sha256=sha256, external=beside, is_dry_run=True
+        )
+        try:
+            answer = client.order_model(order)
+        except DinError as error:
+            raise registration.placed(error) from None
+    view = decode_answer(answer, ModelView)
+    if output in ("json", "yaml"):
+        show_document(output, answer.body)
+        return
+    show_slices(view, is_wide=output == "wide")
+    for cut in view.cuts:
+        size = byte_count(cut.nbytes) if cut.nbytes is not None else "size depends on the input"
+        click.echo(f"cut after slice {cut.after_slice}: {', '.join(cut.tensors)} ({size})")
+    for line in (*view.notes, *view.warnings):
+        say(line)
 
 
 def _planned(found: Explained, gateway: str | None) -> Explained:
