@@ -32,8 +32,8 @@ GAIN_MIN: Final = 2.0
 """How many times its own time an encoding has to spare."""
 SPREAD_MIN: Final = 0.1
 """Samples that differ by less than this share of all deviation look alike."""
-OPSET_QUANTISE: Final = 10
 CODES_MAX: Final = 255
+HEADROOM: Final = 0.1
 _MIB: Final = 1024 * 1024
 _SMALLEST_SCALE: Final = 2.0**-126
 """A scale below is no normal FP32."""
@@ -85,9 +85,7 @@ def slow_enough(nbytes: int, dtype: str, kind: EncodingKind, way: WayFacts) -> s
     )
 
 
-def encoding_of(
-    spec: TensorSpec, seen: TensorRange, kind: EncodingKind, opset: int
-) -> Encoding | Refused:
+def encoding_of(spec: TensorSpec, seen: TensorRange, kind: EncodingKind) -> Encoding | Refused:
     """The encoding by what calibration saw of a tensor."""
     if seen.minimum is None or seen.maximum is None:
         return Refused("calibration saw no finite value of it")
@@ -100,8 +98,6 @@ def encoding_of(
         return Encoding(kind="fp16")
     if not seen.is_finite:
         return Refused("calibration saw NaN or infinity, which UINT8 has not")
-    if opset < OPSET_QUANTISE:
-        return Refused(f"opset {opset} has no QuantizeLinear, it came with {OPSET_QUANTISE}")
     channels = _channels(spec, seen)
     pairs = channels or ((seen.minimum, seen.maximum),)
     scaled = [_scaled(low, high) for low, high in pairs]
@@ -128,8 +124,9 @@ def _channels(spec: TensorSpec, seen: TensorRange) -> tuple[tuple[float, float],
 
 
 def _scaled(low: float, high: float) -> tuple[float, int]:
-    """Scale and zero point of a range, widened to hold 0, which is then met exactly."""
-    low, high = min(low, 0.0), max(high, 0.0)
+    """Scale and zero point of a range, widened to hold 0, which is then met exactly, and on each
+    side by HEADROOM, for what calibration did not see."""
+    low, high = min(low, 0.0) * (1 + HEADROOM), max(high, 0.0) * (1 + HEADROOM)
     scale = high / CODES_MAX - low / CODES_MAX
     if not isfinite(scale) or scale < _SMALLEST_SCALE:
         scale = 1.0

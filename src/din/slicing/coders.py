@@ -13,8 +13,23 @@ from din.domain.encoding import Encoding
 
 OPSET_CHANNELS: Final = 13
 """The first whose QuantizeLinear has an axis; before, channels are scaled by plain arithmetic."""
+OPSET_QUANTISE: Final = 10
+"""The first with QuantizeLinear; before, plain arithmetic rounds as well."""
+CODE_MAX: Final = 255.0
 
-_PARTS: Final = ("scale", "zero_point", "fp32", "scaled", "shifted", "one", "none")
+_PARTS: Final = (
+    "scale",
+    "zero_point",
+    "fp32",
+    "scaled",
+    "shifted",
+    "one",
+    "none",
+    "half",
+    "risen",
+    "whole",
+    "kept",
+)
 
 
 def inner_names(made: str) -> set[str]:
@@ -43,11 +58,16 @@ class Coder:
         scales = np.asarray(encoding.scale, np.float32)
         zeros = np.asarray(encoding.zero_point, np.uint8)
         if self._is_by_hand:
-            assert encoding.axis is not None, "only channels are scaled by hand"
-            shape = (-1, *[1] * (self.rank - encoding.axis - 1))
-            return [
+            behind = 0 if encoding.axis is None else self.rank - encoding.axis - 1
+            shape = () if encoding.axis is None else (-1, *[1] * behind)
+            scaling = [
                 self._tensor("scale", scales.reshape(shape)),
                 self._tensor("zero_point", zeros.astype(np.float32).reshape(shape)),
+            ]
+            if self.opset < OPSET_QUANTISE:
+                return [*scaling, self._tensor("half", np.float32(0.5))]
+            return [
+                *scaling,
                 self._tensor("one", np.float32(1)),
                 self._tensor("none", np.uint8(0)),
             ]
@@ -68,6 +88,8 @@ class Coder:
         scaled, shifted = self._inner("scaled"), self._inner("shifted")
         nodes.append(self._node("Div", [source, self._inner("scale")], scaled))
         nodes.append(self._node("Add", [scaled, self._inner("zero_point")], shifted))
+        if self.opset < OPSET_QUANTISE:
+            return [*nodes, *self._rounded(shifted)]
         unit = [shifted, self._inner("one"), self._inner("none")]
         return [*nodes, self._node("QuantizeLinear", unit, self.made)]
 
@@ -79,8 +101,11 @@ class Coder:
         if self._is_by_hand:
             scaled, shifted = self._inner("scaled"), self._inner("shifted")
             unit = [self.made, self._inner("one"), self._inner("none")]
+            is_old = self.opset < OPSET_QUANTISE
             nodes = [
-                self._node("DequantizeLinear", unit, shifted),
+                self._cast(self.made, shifted, TensorProto.FLOAT)
+                if is_old
+                else self._node("DequantizeLinear", unit, shifted),
                 self._node("Sub", [shifted, self._inner("zero_point")], scaled),
                 self._node("Mul", [scaled, self._inner("scale")], target),
             ]
@@ -92,7 +117,21 @@ class Coder:
 
     @property
     def _is_by_hand(self) -> bool:
-        return self.encoding.axis is not None and self.opset < OPSET_CHANNELS
+        since = OPSET_QUANTISE if self.encoding.axis is None else OPSET_CHANNELS
+        return self.encoding.kind == "uint8" and self.opset < since
+
+    def _rounded(self, shifted: str) -> list[NodeProto]:
+        """To the nearest code, halves up, and saturated."""
+        risen, whole, kept = self._inner("risen"), self._inner("whole"), self._inner("kept")
+        clip = self._node("Clip", [whole], kept)
+        clip.attribute.append(helper.make_attribute("min", 0.0))
+        clip.attribute.append(helper.make_attribute("max", CODE_MAX))
+        return [
+            self._node("Add", [shifted, self._inner("half")], risen),
+            self._node("Floor", [risen], whole),
+            clip,
+            self._cast(kept, self.made, TensorProto.UINT8),
+        ]
 
     def _inner(self, part: str) -> str:
         return f"{self.made}.{part}"

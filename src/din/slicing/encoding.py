@@ -32,10 +32,8 @@ from din.slicing.parts import Part
 from din.slicing.shapes import Shapes
 from din.slicing.source import nodes_within
 
-OPSET_CAST: Final = 6
-"""The first whose Cast names its target by a number."""
-OPSET_QUANTISE: Final = 10
-"""The first with QuantizeLinear and DequantizeLinear."""
+OPSET_CAST: Final = 7
+"""The first whose Add and Div broadcast, and whose Cast names its target by a number."""
 
 _ELEMENTS = {"FP16": TensorProto.FLOAT16, "FP32": TensorProto.FLOAT, "UINT8": TensorProto.UINT8}
 
@@ -87,9 +85,7 @@ def exact_reason(graph: OperatorGraph, shapes: Shapes, name: str, opset: int) ->
     if splits_quantised(graph, name):
         return "it ties an operator to its QuantizeLinear or DequantizeLinear"
     if opset < OPSET_CAST:
-        return f"opset {opset} is too old to cast, it takes {OPSET_CAST}"
-    if opset < OPSET_QUANTISE and word == "FP16":
-        return f"it is FP16 already, and opset {opset} has no QuantizeLinear"
+        return f"opset {opset} is too old for encodings, they take {OPSET_CAST}"
     return ""
 
 
@@ -153,7 +149,7 @@ def _check(graph: OperatorGraph, shapes: Shapes, name: str, encoding: Encoding, 
     if not reason and encoding.kind == "fp16" and word_of(shapes.types[name]) == "FP16":
         reason = "it is FP16 already"
     if not reason and encoding.kind == "uint8":
-        reason = _quantising_fault(shape_of(shapes.types[name]), encoding, opset)
+        reason = _quantising_fault(shape_of(shapes.types[name]), encoding)
     if reason:
         raise BadStrategy(
             f"{name!r} cannot cross as {encoding.kind}: {reason}",
@@ -161,12 +157,8 @@ def _check(graph: OperatorGraph, shapes: Shapes, name: str, encoding: Encoding, 
         )
 
 
-def _quantising_fault(
-    shape: tuple[int | str | None, ...] | None, encoding: Encoding, opset: int
-) -> str:
+def _quantising_fault(shape: tuple[int | str | None, ...] | None, encoding: Encoding) -> str:
     count, axis = len(encoding.scale), encoding.axis
-    if opset < OPSET_QUANTISE:
-        return f"opset {opset} has no QuantizeLinear, it came with {OPSET_QUANTISE}"
     if count != len(encoding.zero_point) or not count:
         return f"it has {count} scales and {len(encoding.zero_point)} zero points"
     if not all(isfinite(each) and each > 0 for each in encoding.scale):
