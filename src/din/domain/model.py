@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from din.domain.encoding import Encoding
 from din.domain.strategy import Strategy
+from din.domain.support import NOTHING, Needs
 from din.domain.tensor import TensorSpec
 
 GATEWAY: Final = -1
@@ -75,6 +76,8 @@ class Slice(Struct, frozen=True, kw_only=True):
     """Expected resident memory of one worker that holds it."""
     flops: int = 0
     opset: int = 0
+    needs: Needs = NOTHING
+    """What it asks of its backend; nothing = not known, so that its node finds out."""
     is_random: bool = False
     """Holds an operator such as RandomNormal: running it twice gives two answers."""
     device_type: str | None = None

@@ -17,6 +17,7 @@ SLICES_MAX: Final = 256
 RANGES_MAX: Final = 256
 NODES_NAMED_MAX: Final = 64
 """In one list of nodes."""
+REWRITES_MAX: Final = 8
 WAYS_MAX: Final = 64
 """Shards of one request."""
 ROWS_MAX: Final = 2**31 - 1
@@ -26,6 +27,7 @@ StrategyType = Literal["graph_partition", "auto", "operator", "input_tiles"]
 Objective = Literal["latency", "throughput", "energy", "bytes"]
 Precision = Literal["exact", "fp16", "uint8", "auto"]
 Granularity = Literal["block", "operator"]
+Rewrite = Literal["resize_half_pixel_to_asymmetric"]
 
 Names = Annotated[tuple[str, ...], Meta(max_length=NODES_NAMED_MAX)]
 _PINNED: Final = "Only these nodes may hold it: names or ids, as `din node list` shows them."
@@ -125,6 +127,14 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
             "operator = each for itself."
         ),
     ] = "block"
+    rewrite: Annotated[
+        tuple[Rewrite, ...],
+        Meta(
+            max_length=REWRITES_MAX,
+            description="Changes of operators for backends that lack something; they change the "
+            "numbers, so none is made unless it stands here.",
+        ),
+    ] = ()
     axis: Annotated[
         int, Meta(ge=0, le=0, description="Of `input_tiles`: the axis of the batch.")
     ] = 0

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from din.domain.model import Slice
 from din.domain.node import FleetNode
 from din.domain.probe import PROBE, PROBED
+from din.domain.support import NOTHING, Engine, Needs, engines_of, runs
 
 WISHES_CACHED_MAX: Final = 256
 """Different wishes whose answers are kept; the one not asked for longest goes first."""
@@ -35,6 +36,8 @@ class Capability(NamedTuple):
     labels: Labels
     takes_grants: bool = True
     """Sealed slices can be opened there."""
+    engines: tuple[Engine, ...] = ()
+    """The backends with their versions."""
 
 
 class Wish(NamedTuple):
@@ -44,6 +47,10 @@ class Wish(NamedTuple):
     device_type: str | None = None
     labels: Labels = frozenset()
     is_sealed: bool = False
+    needs: Needs = NOTHING
+    """Operators that one backend has to run; a node without that backend lacks no operator."""
+    engine: str = ""
+    """That backend."""
 
     def is_met_by(self, capability: Capability) -> bool:
         """Compare exactly, case included."""
@@ -52,6 +59,7 @@ class Wish(NamedTuple):
             and (self.device_type is None or self.device_type == capability.device_type)
             and self.labels <= capability.labels
             and (capability.takes_grants or not self.is_sealed)
+            and (self.needs is NOTHING or runs(self.needs, capability.engines, self.engine))
         )
 
 
@@ -63,6 +71,7 @@ def capability_of(node: FleetNode) -> Capability:
         frozenset(profile.backends),
         frozenset(profile.labels.items()),
         node.takes_grants,
+        engines_of(profile.backends, profile.versions, profile.device_type),
     )
 
 
@@ -75,7 +84,15 @@ def wish_of(part: Slice) -> Wish:
         device_type=part.device_type,
         labels=frozenset(part.labels.items()) | trust_wish(part),
         is_sealed=part.is_sealed,
+        needs=part.needs,
+        engine=backend,
     )
+
+
+def operators_wish(part: Slice) -> Wish:
+    """The part of it that says what the backend has to run."""
+    wish = wish_of(part)
+    return Wish(needs=wish.needs, engine=wish.engine)
 
 
 def trust_wish(part: Slice) -> Labels:

@@ -14,13 +14,22 @@ import numpy as np
 from din.domain.device import parse_device_type
 from din.domain.model import Slice
 from din.domain.plan import Rejection
+from din.domain.support import lacks, mispairing, told
 from din.errors import UsageError
-from din.placement.capability import TRUST_LABEL, Flags, Wish, trust_wish, wish_of
+from din.placement.capability import (
+    TRUST_LABEL,
+    Flags,
+    Wish,
+    capability_of,
+    operators_wish,
+    trust_wish,
+    wish_of,
+)
 from din.placement.policy import Constraint, ConstraintName, Policy
 from din.placement.table import STATUS_CODE, FleetTable
 
 STATIC: Final[frozenset[ConstraintName]] = frozenset(
-    ("status", "backend", "device_type", "labels", "trust", "key")
+    ("status", "backend", "operators", "device_type", "labels", "trust", "key")
 )
 """Constraints that FleetTable.eligible answers from its cache."""
 
@@ -91,8 +100,18 @@ def _status_words(table: FleetTable, row: int, part: Slice, limit: float) -> Wor
 
 
 def _backend_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
-    offered = table.node(row).profile.backends
-    return Words(", ".join(offered) or "none", part.backend)
+    profile = table.node(row).profile
+    offered = ", ".join(profile.backends) or "none"
+    return Words(offered, part.backend, mispairing(part.backend, profile.device_type))
+
+
+def _operators_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
+    engines = capability_of(table.node(row)).engines
+    wish = operators_wish(part)
+    engine = next(each for each in engines if each.backend == wish.engine)
+    found = list(lacks(part.needs, engine))
+    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    return Words(str(engine), found[0].what, f"{told(found[0])}{more}")
 
 
 def _device_type_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
@@ -161,6 +180,9 @@ CHECKS: Final[dict[ConstraintName, Check]] = {
     "backend": Check(
         lambda table, part, limit: table.met_by(Wish(backend=wish_of(part).backend)),
         _backend_words,
+    ),
+    "operators": Check(
+        lambda table, part, limit: table.met_by(operators_wish(part)), _operators_words
     ),
     "device_type": Check(
         lambda table, part, limit: table.met_by(Wish(device_type=part.device_type)),

@@ -6,12 +6,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from din.domain.model import Slice
 from din.domain.node import FleetNode, NodeId
 from din.domain.plan import REJECTION_EXAMPLES_MAX, Rejection, RejectionCount
+from din.domain.support import (
+    NEWEST_ONNXRUNTIME,
+    Lack,
+    is_known,
+    lacks,
+    told,
+)
 from din.errors import CannotPlace
-from din.placement.capability import Flags, Wish, trust_wish, wish_of
+from din.placement.capability import Flags, Wish, operators_wish, trust_wish, wish_of
 from din.placement.constraints import device_type_differences as differences
 from din.placement.constraints import may_take, nearest_device_type, passes, reject
 from din.placement.policy import Constraint, Policy
@@ -186,10 +194,47 @@ def _headline(homeless: Sequence[Slice], table: FleetTable) -> str:
         backend = wish_of(part).backend
         if backend is not None and not table.met_by(Wish(backend=backend))[table.rows()].any():
             return f"no compatible device found for backend {backend}"
+        if lack := _lack_everywhere(part, table):
+            return told(lack)
     names = ", ".join(repr(part.name) for part in homeless[:REJECTION_EXAMPLES_MAX])
     more = f" and {len(homeless) - 4} more" if len(homeless) > REJECTION_EXAMPLES_MAX else ""
     plural = "s" if len(homeless) > 1 else ""
     return f"no node of {len(table)} can take slice{plural} {names}{more}"
+
+
+def _lack_everywhere(part: Slice, table: FleetTable) -> Lack | None:
+    """What every node with the backend of a slice lacks of it; None when one lacks nothing."""
+    wish = operators_wish(part)
+    if table.met_by(Wish(backend=wish.engine, needs=wish.needs, engine=wish.engine))[
+        table.rows()
+    ].any():
+        return None
+    engines = (each for kind in table.capabilities.kinds() for each in kind.engines)
+    found = (next(lacks(part.needs, each), None) for each in engines if each.backend == wish.engine)
+    return next((each for each in found if each is not None), None)
+
+
+def _operators_hint(part: Slice, lack: Lack, table: FleetTable) -> str:
+    """Which backends could: of the nodes here by name, and of which nothing is known."""
+    asked = part.needs if lack.need is None else replace(part.needs, operators=(lack.need,))
+    engines = sorted({each for kind in table.capabilities.kinds() for each in kind.engines})
+    able = [str(each) for each in engines if is_known(each) and not any(lacks(asked, each))]
+    unknown = [str(each) for each in engines if not is_known(each)]
+    if not able and lack.need is not None:
+        newest = NEWEST_ONNXRUNTIME
+        able = [] if any(lacks(asked, newest)) else [f"{newest}, which no node has"]
+    words = f"could run it: {', '.join(able)}" if able else "no backend here is known to run it"
+    if unknown:
+        words += f"; not known of {', '.join(unknown)}"
+    rewrite = ""
+    if lack.need is not None and ("coordinate_transformation_mode", "half_pixel") in (
+        lack.need.attributes
+    ):
+        rewrite = (
+            '; "rewrite": ["resize_half_pixel_to_asymmetric"] in the strategy changes the operator '
+            "and the numbers"
+        )
+    return f"{words}; name another backend in `backend_map`, or start a node that can{rewrite}"
 
 
 def _line(count: RejectionCount, is_slice_named: bool) -> str:
@@ -238,6 +283,8 @@ def _hint(part: Slice, table: FleetTable, counts: Sequence[RejectionCount]) -> s
             f"the nodes offer {', '.join(offered) or 'no backend'}; name one of these in "
             f"`backend_map`, or start a node that has {part.backend}"
         )
+    if lack := _lack_everywhere(part, table):
+        return _operators_hint(part, lack, table)
     if part.nodes and not table.named(frozenset(part.nodes))[table.rows()].any():
         known = (table.name(row) for row in table.rows().tolist())
         return (

@@ -22,6 +22,7 @@ from din.errors import NotFound
 ConstraintName = Literal[
     "status",
     "backend",
+    "operators",
     "device_type",
     "labels",
     "trust",
@@ -77,6 +78,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 _BASE: Final = (
     Constraint("status"),
     Constraint("backend"),
+    Constraint("operators"),
     Constraint("device_type"),
     Constraint("labels"),
     Constraint("trust"),

@@ -21,7 +21,7 @@ from din.domain.model import (
     CarveRequest,
     Slice,
 )
-from din.domain.strategy import SliceSetting, check_strategy
+from din.domain.strategy import Rewrite, SliceSetting, check_strategy
 from din.domain.tensor import TENSORS_MAX, TensorSpec
 from din.errors import BadModel
 from din.slicing.assignment import BACKEND_DEFAULT, assign
@@ -30,10 +30,12 @@ from din.slicing.elements import signature_of, spec_of
 from din.slicing.emission import emit
 from din.slicing.encoding import Coded, encode, exact_bytes, exact_reason
 from din.slicing.identity import slice_id_of, stamp, strategy_hash_of
+from din.slicing.needs import needs_of
 from din.slicing.operators import OperatorGraph, read_operators
 from din.slicing.packs import Pack, PackWriter, Written, packs_of
 from din.slicing.parts import Part, cut_facts, divide
 from din.slicing.points import places_of
+from din.slicing.rewrites import rewritten
 from din.slicing.shapes import Shapes, infer
 from din.slicing.sizes import Sizes, sizes_of
 from din.slicing.skeleton import skeleton_of
@@ -78,6 +80,7 @@ def analyse(
     input_shapes: Mapping[str, tuple[int | str, ...]],
     *,
     is_served: bool = True,
+    rewrite: Sequence[Rewrite] = (),
 ) -> Analysed:
     """Read a model and find its operators, shapes and sizes. `files`: the model's as MODEL_FILE,
     those beside it by their location; bytes are a model that needs none. Raises BadModel,
@@ -95,6 +98,7 @@ def analyse(
     if taken:
         warnings.append(f"{taken} weights were graph inputs as well; they are fixed weights now")
     override_shapes(model, input_shapes)
+    warnings.extend(rewritten(model, rewrite))
     graph = read_operators(model)
     if is_served:
         _check_signature(graph)
@@ -144,7 +148,7 @@ def slice_model(
     TooLarge, and what `write` raises."""
     try:
         check_strategy(request.strategy)
-        found = analyse(files, request.input_shapes)
+        found = analyse(files, request.input_shapes, rewrite=request.strategy.rewrite)
         assigned = assign(found.graph, found.sizes, request)
         count = len(assigned.settings)
         parts, edges = divide(found.graph, found.shapes, assigned.slice_of, count)
@@ -260,6 +264,7 @@ def _slice(found: Analysed, coded: Coded, part: Part, file: _File, setting: Slic
         memory_mib=memory_mib(weights, sizes.peak(dynamic)),
         flops=capped(sum(sizes.flops(each) for each in dynamic)),
         opset=_opset(found.model),
+        needs=needs_of(found.model, part.operators, _opset(found.model)),
         is_random=any(each.is_random for each in dynamic),
         device_type=setting.device_type,
         labels=setting.labels,
