@@ -8,6 +8,7 @@ import pytest
 from onnx import helper
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
+from din.bench.carved import carved
 from din.domain.kernels import KERNELS, RELEASES
 from din.domain.model import CarveRequest
 from din.domain.strategy import Strategy
@@ -15,7 +16,6 @@ from din.domain.support import OPEN, Engine, Need, _kernels, _takes, lacks, told
 from din.errors import BadStrategy
 from din.slicing.needs import needs_of
 from din.slicing.operators import read_operators
-from din.slicing.slicer import slice_model
 from din.slicing.source import settle_inputs
 
 MODE = "coordinate_transformation_mode"
@@ -24,11 +24,13 @@ HERE = Engine("onnxruntime", ort.__version__)
 node = helper.make_node
 
 
-def needs_in(model, **strategy):
+def cut(model, **strategy):
     request = CarveRequest(model_path="", output_path="", strategy=Strategy(**strategy))
-    return [
-        part.needs for part in slice_model(model.SerializeToString(), request, "t").answer.slices
-    ]
+    return carved(model.SerializeToString(), request, {})
+
+
+def needs_in(model, **strategy):
+    return [part.needs for part in cut(model, **strategy).answer.slices]
 
 
 def by_operator(needs) -> dict[str, Need]:
@@ -172,8 +174,8 @@ FORESEEN_MIN = 90
 
 def test_a_resize_is_rewritten_only_when_the_strategy_says_so(resizing):
     model = resizing(mode="linear")
-    plain = slice_model(model.SerializeToString(), request_of(), "t")
-    changed = slice_model(model.SerializeToString(), request_of(rewrite=(REWRITE,)), "t")
+    plain = cut(model)
+    changed = cut(model, rewrite=(REWRITE,))
     assert plain.answer.warnings == ()
     (warning,) = changed.answer.warnings
     assert "changed 1 operator ('/model.10/Resize')" in warning
@@ -190,10 +192,6 @@ def test_a_resize_is_rewritten_only_when_the_strategy_says_so(resizing):
     assert not np.array_equal(before, after)  # it changes the numbers: that is why it is asked for
 
 
-def request_of(**strategy) -> CarveRequest:
-    return CarveRequest(model_path="", output_path="", strategy=Strategy(**strategy))
-
-
 def run(sliced, feed):
     (data,) = sliced.files.values()
     return ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, feed)
@@ -204,7 +202,7 @@ def test_what_is_asymmetric_or_aligned_already_is_left_alone(resizing, opset: in
     for mode in ("asymmetric", "align_corners"):
         model = resizing(opset, mode="linear", **{MODE: mode})
         with pytest.raises(BadStrategy, match="finds nothing to change"):
-            slice_model(model.SerializeToString(), request_of(rewrite=(REWRITE,)), "t")
+            cut(model, rewrite=(REWRITE,))
 
 
 def test_a_rewrite_that_nobody_knows_is_refused_when_it_is_read():

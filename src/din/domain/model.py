@@ -25,6 +25,9 @@ what tensors of that file refer to by its SHA256."""
 ARTIFACTS_MAX: Final = 32
 """Files of one slice: a worker gets all of them beside one message."""
 
+SLICE_ENCODING: Final = "din-slice-2"
+"""Version of the encoding that slice ids are taken over; another encoding gives other ids."""
+
 CONTEXT_TENSOR: Final = "din.context"
 """UINT8 tensor of JSON that `before` hands to `after` (scale, padding, size)."""
 

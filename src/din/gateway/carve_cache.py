@@ -1,6 +1,7 @@
 """Answers of the carver, kept for the next registration that asks the same: the slicing cache.
 
-An answer lies in memory and, with its checksum, in a folder of its own. The files of its slices
+An answer lies in memory and, with its checksum, in a folder of its own; of a sealed model, in
+memory only, because it tells of operators and tensors. The files of its slices
 stay in the artifact folder as long as the answer is kept; answer and files together count against
 the limit. What was uploaded is no part of it: an answer that refers to it counts while it is there.
 A changed model has another hash, so that nothing old can be found for it.
@@ -17,15 +18,14 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from din.artifacts.files import ArtifactFolder
 from din.config import GatewayConfig
-from din.domain.cuts import CutTable
-from din.domain.model import AnalyseRequest, CarveAnswer, CarveRequest
+from din.domain.model import SLICE_ENCODING, CarveAnswer, CarveRequest
 from din.domain.views import SlicingCacheView
 from din.errors import NotFound
 from din.flow.recency import Recency
@@ -40,26 +40,18 @@ _WAYS: Final = ("model_path", "source_sha256", "external", "as_is", "output_path
 """Fields of a request that say where things lie, not what is wanted."""
 _KEY: Final = re.compile(r"[0-9a-f]{64}")
 
-Answer = TypeVar("Answer", CarveAnswer, CutTable)
-KINDS: Final[dict[str, type[CarveAnswer] | type[CutTable]]] = {
-    "CarveAnswer": CarveAnswer,
-    "CutTable": CutTable,
-}
 
-
-def key_of(
-    request: CarveRequest | AnalyseRequest, sources: Mapping[str, str], circumstances: object
-) -> str:
+def key_of(request: CarveRequest, sources: Mapping[str, str], circumstances: object) -> str:
     """SHA256 of all that decides an answer: what is asked, the hashes of the model's files by their
-    location, the versions of DIN and ONNX, and `circumstances` (how files are kept)."""
+    location, the versions of DIN, of its encoding and of ONNX, and `circumstances` (how files are kept)."""
     asked = msgspec.to_builtins(request)
     for name in _WAYS:
         asked.pop(name, None)
     everything = [
         FORMAT,
         __version__,
+        SLICE_ENCODING,
         _onnx_version(),
-        type(request).__name__,
         asked,
         dict(sources),
         circumstances,
@@ -77,18 +69,17 @@ class _Kept(Struct, frozen=True, kw_only=True):
     """One answer as the disk keeps it."""
 
     format: str
-    kind: str
     files: dict[str, int]
     """Bytes of what was made for it, by SHA256."""
     sources: tuple[str, ...] = ()
     """What was uploaded and its slices are fetched from as it is."""
-    answer: msgspec.Raw
+    answer: CarveAnswer
 
 
 class _Entry(Struct):
     """One answer as memory keeps it."""
 
-    answer: CarveAnswer | CutTable
+    answer: CarveAnswer
     files: dict[str, int]
     sources: tuple[str, ...]
     is_checked: bool
@@ -109,7 +100,7 @@ class CarveCache:
         self._artifacts = artifacts
         self._report = report
         self._entries: Recency[_Entry] = Recency(bytes_max)
-        self._flights: dict[str, asyncio.Task[Any]] = {}
+        self._flights: dict[str, asyncio.Task[CarveAnswer]] = {}
         self._hits = self._misses = self._evictions = 0
         self.drop: Callable[[set[str]], None] = lambda sha256s: None
         """Takes files that no answer needs any more."""
@@ -134,33 +125,28 @@ class CarveCache:
         """Files that have to stay for answers that are kept."""
         return {sha256 for each in self._entries.values() for sha256 in each.files}
 
-    async def carve(
-        self, key: str, uploaded: Collection[str], make: Callable[[], Awaitable[CarveAnswer]]
-    ) -> CarveAnswer:
-        """The answer under this key, made when it is not there. Raises what `make` raises."""
-        return await self._answer(key, CarveAnswer, uploaded, make)
-
-    async def analyse(self, key: str, make: Callable[[], Awaitable[CutTable]]) -> CutTable:
-        """As `carve`, for what has no files."""
-        return await self._answer(key, CutTable, (), make)
-
-    async def _answer(
+    async def answer(
         self,
         key: str,
-        kind: type[Answer],
-        uploaded: Collection[str],
-        make: Callable[[], Awaitable[Answer]],
-    ) -> Answer:
+        make: Callable[[], Awaitable[CarveAnswer]],
+        *,
+        uploaded: Collection[str] = (),
+        is_stored: bool = True,
+    ) -> CarveAnswer:
+        """The answer under this key, made when it is not there. `uploaded`: files that it may refer
+        to and that others keep; not `is_stored` = it goes to no disk. Raises what `make` raises."""
         flight = self._flights.get(key)
         if flight is None:
             found = await self._found(key)
-            if isinstance(found, kind):
+            if found is not None:
                 self._hits += 1
                 return found
             flight = self._flights.get(key)  # looking took a moment
         if flight is None:
             self._misses += 1
-            flight = asyncio.get_running_loop().create_task(self._made(key, uploaded, make))
+            flight = asyncio.get_running_loop().create_task(
+                self._made(key, make, uploaded, is_stored=is_stored)
+            )
             self._flights[key] = flight
             flight.add_done_callback(lambda done: self._landed(key, done))
         else:
@@ -169,18 +155,23 @@ class CarveCache:
         return await asyncio.shield(flight)
 
     async def _made(
-        self, key: str, uploaded: Collection[str], make: Callable[[], Awaitable[Answer]]
-    ) -> Answer:
+        self,
+        key: str,
+        make: Callable[[], Awaitable[CarveAnswer]],
+        uploaded: Collection[str],
+        *,
+        is_stored: bool,
+    ) -> CarveAnswer:
         answer = await make()
-        self._keep(key, answer, uploaded)
+        self._keep(key, answer, uploaded, is_stored=is_stored)
         return answer
 
-    def _landed(self, key: str, flight: asyncio.Task[Any]) -> None:
+    def _landed(self, key: str, flight: asyncio.Task[CarveAnswer]) -> None:
         del self._flights[key]
         if not flight.cancelled():
             flight.exception()  # whoever waits raises it; nobody may wait any more
 
-    async def _found(self, key: str) -> CarveAnswer | CutTable | None:
+    async def _found(self, key: str) -> CarveAnswer | None:
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -215,18 +206,26 @@ class CarveCache:
             return f"its file {sha256[:12]}… was damaged on the disk"
         return ""
 
-    def _keep(self, key: str, answer: CarveAnswer | CutTable, uploaded: Collection[str]) -> None:
-        parts = answer.slices if isinstance(answer, CarveAnswer) else ()
-        needed = {each.sha256: each.nbytes for part in parts for each in part.artifacts}
+    def _keep(
+        self,
+        key: str,
+        answer: CarveAnswer,
+        uploaded: Collection[str],
+        *,
+        is_stored: bool,
+    ) -> None:
+        needed = {each.sha256: each.nbytes for part in answer.slices for each in part.artifacts}
         files = {sha256: nbytes for sha256, nbytes in needed.items() if sha256 not in uploaded}
         entry = _Entry(answer, files, tuple(sorted(needed.keys() - files.keys())), True)
+        content = _content_of(entry)
         try:
-            nbytes = _write(self._folder / key, entry)
+            if is_stored:
+                _write(self._folder / key, content)
         except OSError as error:  # a full disk: registering does not depend on it
             self._report("slicing cache entry not kept", entry=key[:12], reason=str(error))
             self._let_go({key: entry})
             return
-        self._put(key, entry, nbytes)
+        self._put(key, entry, len(content))
 
     def _put(self, key: str, entry: _Entry, nbytes: int) -> None:
         cost = nbytes + sum(entry.files.values())
@@ -274,15 +273,17 @@ def _checksum(name: str, content: bytes) -> bytes:
     return hashlib.sha256(name.encode() + content).digest()
 
 
-def _write(path: Path, entry: _Entry) -> int:
+def _content_of(entry: _Entry) -> bytes:
     kept = _Kept(
         format=FORMAT,
-        kind=type(entry.answer).__name__,
         files=entry.files,
         sources=entry.sources,
-        answer=msgspec.Raw(msgspec.json.encode(entry.answer)),
+        answer=entry.answer,
     )
-    content = msgspec.json.encode(kept)
+    return msgspec.json.encode(kept)
+
+
+def _write(path: Path, content: bytes) -> None:
     part = path.with_suffix(PART_SUFFIX)
     try:
         part.write_bytes(_checksum(path.name, content) + content)
@@ -290,7 +291,6 @@ def _write(path: Path, entry: _Entry) -> int:
     except OSError:
         part.unlink(missing_ok=True)
         raise
-    return len(content)
 
 
 def _read(path: Path, bytes_max: int) -> tuple[_Entry, int]:
@@ -305,11 +305,9 @@ def _read(path: Path, bytes_max: int) -> tuple[_Entry, int]:
     if data[:CHECKSUM_BYTES] != _checksum(path.name, content):
         raise ValueError("its checksum is another one")
     kept = msgspec.json.decode(content, type=_Kept)
-    kind = KINDS.get(kept.kind)
-    if kept.format != FORMAT or kind is None:
-        raise ValueError(f"it is of format {kept.format!r} and kind {kept.kind!r}")
-    answer = msgspec.json.decode(kept.answer, type=kind)
-    return _Entry(answer, kept.files, kept.sources, not kept.files), len(content)
+    if kept.format != FORMAT:
+        raise ValueError(f"it is of format {kept.format!r}")
+    return _Entry(kept.answer, kept.files, kept.sources, not kept.files), len(content)
 
 
 def _age(path: Path) -> float:

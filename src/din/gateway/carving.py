@@ -85,7 +85,8 @@ class Carving:
             return await make()
         uploaded = tuple(sources.values())
         key = key_of(request, sources, self._circumstances(uploaded, is_sealed))
-        return await self._cache.carve(key, uploaded, make)
+        is_stored = not is_sealed
+        return await self._cache.answer(key, make, uploaded=uploaded, is_stored=is_stored)
 
     def _circumstances(self, sources: Collection[str], is_sealed: bool) -> object:
         """How files are kept decides of what an answer consists: sealed slices open with one master

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from msgspec.structs import replace
+
 from din.artifacts.files import ArtifactFolder
 from din.domain.model import Slice
 from din.domain.node import NodeId
+from din.domain.support import NOTHING
 from din.errors import CannotPlace
 from din.gateway.holding import Holding
 from din.gateway.relay import Sender
@@ -70,7 +73,7 @@ class Orders:
         return Prepare(
             deployment.epoch,
             manifest.model_id,
-            part,
+            replace(part, needs=NOTHING),  # that was for choosing the node
             partition.edges,
             partition.adapted_edges,
             manifest.workers,

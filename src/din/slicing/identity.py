@@ -13,10 +13,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from onnx import ModelProto
 
-from din.domain.model import CarveRequest
-
-ENCODING: Final = b"din-slice-2"
-"""Version of the encoding below; another encoding gives other ids."""
+from din.domain.model import SLICE_ENCODING, CarveRequest
 
 _NUMBERS: Final[dict[int, str]] = {
     FieldDescriptor.CPPTYPE_INT32: "q",
@@ -37,7 +34,7 @@ def slice_id_of(model: ModelProto) -> str:
     The bytes that protobuf writes are not promised to stay the same between its versions, so the
     id does not rest on them.
     """
-    return hashlib.sha256(ENCODING + digest_of(model)).hexdigest()
+    return hashlib.sha256(SLICE_ENCODING.encode() + digest_of(model)).hexdigest()
 
 
 def digest_of(message: Message) -> bytes:
