@@ -43,7 +43,8 @@ _KEY: Final = re.compile(r"[0-9a-f]{64}")
 
 def key_of(request: CarveRequest, sources: Mapping[str, str], circumstances: object) -> str:
     """SHA256 of all that decides an answer: what is asked, the hashes of the model's files by their
-    location, the versions of DIN, of its encoding and of ONNX, and `circumstances` (how files are kept)."""
+    location, the versions of DIN, of its encoding and of ONNX; `circumstances`: how files are
+    kept."""
     asked = msgspec.to_builtins(request)
     for name in _WAYS:
         asked.pop(name, None)
