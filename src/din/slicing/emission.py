@@ -85,6 +85,8 @@ def _without_made_up(kind: TypeProto) -> TypeProto:
 
 def _functions(model: ModelProto, nodes: list[NodeProto]) -> list[FunctionProto]:
     """Local functions that these nodes call, in subgraphs and through other functions too."""
+    if not model.functions:
+        return []
     wanted: set[tuple[str, str]] = set()
     known = {(each.domain, each.name): each for each in model.functions}
     pending = nodes

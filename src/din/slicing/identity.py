@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from array import array
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,6 +13,11 @@ from google.protobuf.message import Message
 from onnx import ModelProto
 
 from din.domain.model import SLICE_ENCODING, CarveRequest
+
+_HEAD: Final = struct.Struct("<II").pack
+_LENGTH: Final = struct.Struct("<Q").pack
+_MESSAGE, _TEXT = "message", "text"
+_FACTS: Final[dict[FieldDescriptor, tuple[int, str]]] = {}
 
 _NUMBERS: Final[dict[int, str]] = {
     FieldDescriptor.CPPTYPE_INT32: "q",
@@ -43,29 +47,33 @@ def digest_of(message: Message) -> bytes:
     Messages inside stand for their digest; text and bytes carry their length; numbers are 8 bytes
     little-endian. Floats are widened to doubles, which keeps them apart exactly.
     """
-    state = hashlib.sha256()
+    update = (state := hashlib.sha256()).update
     for field, value in message.ListFields():
+        number, kind = _FACTS.get(field) or _facts_of(field)
         is_one = isinstance(value, str | bytes) or not isinstance(value, Sequence)
         values: list[Any] = [value] if is_one else list(value)
-        state.update(struct.pack("<II", field.number, len(values)))
-        if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+        update(_HEAD(number, len(values)))
+        if kind == _MESSAGE:
             for each in values:
-                state.update(digest_of(each))
-        elif field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+                update(digest_of(each))
+        elif kind == _TEXT:
             for each in values:
                 content = each.encode() if isinstance(each, str) else each
-                state.update(struct.pack("<Q", len(content)))
-                state.update(content)
+                update(_LENGTH(len(content)))
+                update(content)
         else:
-            state.update(_numbers(_NUMBERS[field.cpp_type], values))
+            update(struct.pack(f"<{len(values)}{kind}", *values))
     return state.digest()
 
 
-def _numbers(code: str, values: Sequence[Any]) -> bytes:
-    numbers = array(code, values)
-    if struct.pack("=H", 1) != struct.pack("<H", 1):
-        numbers.byteswap()
-    return numbers.tobytes()
+def _facts_of(field: FieldDescriptor) -> tuple[int, str]:
+    """A field's number and how its values are encoded; asking the library again costs more."""
+    kinds = {
+        FieldDescriptor.CPPTYPE_MESSAGE: _MESSAGE,
+        FieldDescriptor.CPPTYPE_STRING: _TEXT,
+    } | _NUMBERS
+    _FACTS[field] = field.number, kinds[field.cpp_type]
+    return _FACTS[field]
 
 
 def strategy_hash_of(request: CarveRequest) -> str:

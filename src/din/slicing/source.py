@@ -16,6 +16,20 @@ NODES_MAX: Final = 20_000
 
 DIM_MAX: Final = 2**31 - 1
 
+# Most attributes are numbers, and graphs are walked often. What is not of an attribute's type is
+# read by no engine; before types were written down, they were all 0.
+_PLAIN: Final = frozenset(
+    {
+        AttributeProto.FLOAT,
+        AttributeProto.INT,
+        AttributeProto.STRING,
+        AttributeProto.FLOATS,
+        AttributeProto.INTS,
+        AttributeProto.STRINGS,
+    }
+)
+_WITHOUT_GRAPH: Final = _PLAIN | {AttributeProto.TENSOR, AttributeProto.TENSORS}
+
 
 def read_model(data: bytes) -> ModelProto:
     """Parse a skeleton and check the outer form. Raises BadModel or TooLarge."""
@@ -64,6 +78,8 @@ def _check_outer_form(model: ModelProto) -> None:
 def subgraphs_of(node: NodeProto) -> Iterator[GraphProto]:
     """Graphs in a node's attributes: the branches of If, the bodies of Loop and Scan."""
     for attribute in node.attribute:
+        if attribute.type in _WITHOUT_GRAPH:
+            continue
         if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
             yield attribute.g
         yield from attribute.graphs
@@ -88,8 +104,12 @@ def tensors_of_nodes(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
     """Tensors stored in attributes and in subgraphs of these nodes."""
     for node in nodes_within(nodes):
         for attribute in node.attribute:
+            if attribute.type in _PLAIN:
+                continue
             if attribute.HasField("t"):
                 yield attribute.t
+            if attribute.type == AttributeProto.TENSOR:
+                continue
             yield from attribute.tensors
             for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
                 yield from (sparse.values, sparse.indices)
