@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.road import small_models
-from tests.road.processes import Network
+from tests.road.processes import Network, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -36,6 +36,12 @@ def register(network: Network, model_id: str, **strategy: Any) -> None:
     path = config_of(network, model_id, **strategy)
     done = network.din("model", "register", "--config", path)
     assert done.returncode == 0, done.stderr + network.logs()
+
+
+def holders(network: Network, model_id: str) -> set[str]:
+    with network.client() as client:
+        (part,) = client.model(model_id).slices
+    return {each.node for each in part.replicas if each.state == "ready"}
 
 
 def phases(answer) -> list[tuple[str, str]]:
@@ -76,6 +82,7 @@ def test_named_slices_are_the_phases_and_ranges_are_kept_to_their_nodes(pair: Ne
 def test_a_large_batch_is_answered_by_both_nodes_as_one(pair: Network) -> None:
     register(pair, "tiles", type="input_tiles", rows_max=3)
     register(pair, "blocks", type="operator")
+    wait_for("both nodes hold it", lambda: holders(pair, "tiles") == {"home", "away"})
     x = np.arange(10 * small_models.WIDTH, dtype=np.float32).reshape(10, -1)
     with pair.client() as client:
         answer = client.infer("tiles", x)

@@ -13,7 +13,7 @@ from din.cli.asking import ask
 from din.cli.display import UNKNOWN, Column, byte_count, mebibytes, show_document, show_table
 from din.cli.frame import Command, gateway_option, output_option, say
 from din.cli.local_carver import carve_here, partition_here
-from din.cli.model import show_slices
+from din.cli.model import choice_lines, show_slices
 from din.cli.model_file import (
     Finding,
     ModelFile,
@@ -196,6 +196,8 @@ def _explain_choice(registration: Registration, gateway: str | None, output: str
     for cut in view.cuts:
         size = byte_count(cut.nbytes) if cut.nbytes is not None else "size depends on the input"
         click.echo(f"cut after slice {cut.after_slice}: {', '.join(cut.tensors)} ({size})")
+    for line in choice_lines(view.choice) if view.choice is not None else ():
+        click.echo(line)
     for line in (*view.notes, *view.warnings):
         say(line)
 

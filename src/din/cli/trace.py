@@ -158,9 +158,9 @@ def waterfall(spans: Sequence[Span], width: int, *, is_coloured: bool) -> list[s
 
 def _rows(spans: Sequence[Span]) -> list[list[Span]]:
     """Spans of one slice on one node belong to one line, in order of their start."""
-    rows: dict[tuple[int, str], list[Span]] = {}
+    rows: dict[tuple[int, str, str], list[Span]] = {}
     for span in spans:
-        rows.setdefault((span.slice_index, span.node), []).append(span)
+        rows.setdefault((span.slice_index, span.phase, span.node), []).append(span)
     return list(rows.values())
 
 

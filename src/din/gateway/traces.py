@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from din.access.scopes import owns
+from din.domain.model import GATEWAY as OUTSIDE
 from din.domain.model import ModelManifest
 from din.domain.request import AttemptRecord, SliceTiming, Trace, TraceStep
 from din.domain.trust import DEFAULT_TENANT, GATEWAY, Caller
@@ -80,7 +81,12 @@ class _Joined(NamedTuple):
             replace(span, phase=f"{span.phase}{label}")
             for label, trace in traces
             for span in trace.spans
+            if span.slice_index != OUTSIDE
         ]
+        way_out = [
+            each for _, trace in traces for each in trace.spans if each.slice_index == OUTSIDE
+        ]
+        spans += sorted(way_out, key=lambda span: span.start_ms)[-1:]
         return Trace(
             request_id=self.outcome.request_id,
             model_id=self.outcome.manifest.model_id,
