@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from din.agent.files import FREE_BYTES_KEPT, TRIES_MAX, SliceFiles
-from din.domain.model import Artifact
+from din.domain.model import ARTIFACTS_MAX, Artifact
 from din.errors import DinError, Unavailable, Unreachable, UsageError
 
 DATA = bytes(range(256)) * 4
@@ -134,6 +134,31 @@ def test_a_full_disk_is_told_in_bytes_and_leaves_nothing_behind(tmp_path: Path) 
     with pytest.raises(Unavailable, match="1024 bytes are needed"):
         use(files(tmp_path, server), ARTIFACT)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_slice_of_several_files_goes_on_with_the_one_that_broke(tmp_path: Path) -> None:
+    """T59, T60: what is whole needs neither room nor network, whatever became of the others."""
+    pack, shared = DATA + b"a pack", DATA + b"shared"
+    server = Server(DATA, pack, shared)
+    server.breaks = [len(DATA), *[100] * (TRIES_MAX + 1)]
+    parts = ARTIFACT, named(pack), named(shared)
+    with pytest.raises(Unavailable, match="connection broke"):
+        use(files(tmp_path, server), *parts)
+    (tmp_path / named(shared).sha256).write_bytes(bytes(len(shared)))
+    server.breaks, server.starts = [], []
+    found = use(files(tmp_path, server), *parts)
+    assert [path.read_bytes() for path in found] == [DATA, pack, shared]
+    assert server.starts == [100, 0], "the first was whole; the second went on; the third was torn"
+    server.starts = []
+    assert use(files(tmp_path, server, free_bytes=lambda _: 0, quota_bytes=1), *parts) == found
+    assert server.starts == []
+
+
+def test_a_slice_of_more_files_than_a_worker_can_get_is_refused(tmp_path: Path) -> None:
+    server = Server(DATA)
+    with pytest.raises(UsageError, match=f"it may have {ARTIFACTS_MAX}"):
+        use(files(tmp_path, server), *[ARTIFACT] * (ARTIFACTS_MAX + 1))
+    assert server.starts == []
 
 
 def test_a_disk_without_room_is_seen_before_the_download(tmp_path: Path) -> None:
