@@ -301,8 +301,13 @@ def _lacks_by_rules(need: Need, engine: Engine) -> Iterator[Lack]:
             yield Lack(what, f"{engine} takes {' or '.join(each.allowed)} ({each.source})", need)
 
 
+def located(lack: Lack) -> str:
+    """Where it is, and what is in the way."""
+    return lack.why if lack.need is None else f"at node {lack.need.node!r}: {lack.why}"
+
+
 def told(lack: Lack) -> str:
     """One line for people: the operator, where it is, and what is in the way."""
     if lack.need is None:
         return f"{lack.what} not supported: {lack.why}"
-    return f"OP not supported: {lack.need.operator} at node {lack.need.node!r}: {lack.why}"
+    return f"OP not supported: {lack.need.operator} {located(lack)}"

@@ -14,7 +14,7 @@ import numpy as np
 from din.domain.device import parse_device_type
 from din.domain.model import Slice
 from din.domain.plan import Rejection
-from din.domain.support import lacks, mispairing, told
+from din.domain.support import lacks, located, mispairing
 from din.errors import UsageError
 from din.placement.capability import (
     TRUST_LABEL,
@@ -111,7 +111,7 @@ def _operators_words(table: FleetTable, row: int, part: Slice, limit: float) -> 
     engine = next(each for each in engines if each.backend == wish.engine)
     found = list(lacks(part.needs, engine))
     more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-    return Words(str(engine), found[0].what, f"{told(found[0])}{more}")
+    return Words(str(engine), found[0].what, f"{located(found[0])}{more}")
 
 
 def _device_type_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
