@@ -172,7 +172,7 @@ def _left_to_din(
         strategy, type="auto", objective=objective or strategy.objective
     )
     order = msgspec.structs.replace(found.order, slicing_strategy=strategy)
-    return Registration(found.model_path, order)
+    return Registration(found.model_path, order, found.document)
 
 
 def _send(client: Client, registration: Registration) -> Answer:
