@@ -305,6 +305,39 @@ def no_node_can_hold_it(out: Path, face: Path, *, is_tls: bool) -> None:
         check(f"answered by {', '.join(sorted(nodes))}", holds=len(nodes) > 1)
 
 
+def let_din_choose(out: Path, face: Path, *, is_tls: bool) -> None:
+    step("Left to itself: DIN chooses where to cut, and says why")
+    with network(out / "state" / "choice", is_tls=is_tls) as net:
+        net.up("--discovery-mode", "unicast")
+        for name, memory_mib in (("roomy", "2000"), ("tiny", "80")):
+            net.start_node(name, "--memory-mib", memory_mib, "--discovery-mode", "unicast",
+                           "--gateway", net.url)  # fmt: skip
+        net.wait_ready(2)
+        fields = {"replicas": 1, "inputs": {"input.1": [1, 3, SIDE, SIDE]}}
+        for objective in ("latency", "throughput"):
+            model = f"centerface-{objective}"
+            strategy = {"type": "auto", "objective": objective}
+            config = write_config(net, model, model_id=model, slicing_strategy=strategy,
+                                  before=None, after=None, **fields)  # fmt: skip
+            net.din("model", "register", "--config", str(config))
+            choice = json.loads(net.din("model", "inspect", model, "-o", "json"))["choice"]
+            print(f"   {objective}: {choice['reason']}")
+            for part in choice["slices"]:
+                span = f"{part['operators']} operators from {part['first']} to {part['last']}"
+                print(f"      {part['node']}: {span}, {part['compute_ms']:.1f} ms expected")
+            if objective == "latency":
+                check("one node is as fast: it refuses to split", holds=choice["is_split_refused"])
+        print("   Both nodes share this processor, which DIN cannot know: two machines are expected")
+        print("   to reach what it says.")
+        picture = out / "centerface-throughput.svg"
+        net.din("model", "graph", "centerface-throughput", "-o", str(picture))
+        check(f"its slices are drawn into {picture.name}", holds=picture.exists())
+        with net.client() as client:
+            answer = client.infer("centerface-throughput", {"input.1": face_tensor(face)})
+        nodes = {entry.node for entry in answer.execution_trace}
+        check(f"a pipeline over {', '.join(sorted(nodes))} answers", holds=len(nodes) > 1)
+
+
 def answer_and_survive(net: Network, face: Path, cat: Path, *, is_short: bool) -> None:
     step(f"A gateway on {net.url}, cluster {net.cluster}")
     net.up()
@@ -357,6 +390,7 @@ def main() -> int:
         answer_and_survive(net, face, cat, is_short=arguments.short)
     if not arguments.short:
         no_node_can_hold_it(out, face, is_tls=is_tls)
+        let_din_choose(out, face, is_tls=is_tls)
     print(f"\nTook {time.monotonic() - began:.0f} s. Pictures are in {out.name}/.")
     for fact in FAILED:
         print(f"FAILED: {fact}", file=sys.stderr)

@@ -49,6 +49,7 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     ),
     "datagrams": Benchmark("din.bench.datagrams:datagrams", "beats by datagram a gateway takes"),
     "slice-cache": Benchmark("din.bench.cached:cache_hits", "a cut of a model that is known"),
+    "choice": Benchmark("din.bench.choosing:choices", "where to cut, for the nodes that are here"),
     "cold-slicing": Benchmark("din.bench.cutting:cold", "a model never seen, cut in five"),
     "bitwise": Benchmark("din.bench.cutting:bitwise", "random cuts against the whole"),
     "backend-suite": Benchmark("din.bench.cutting:backend_suite", "ONNX's own test cases, cut"),
@@ -60,7 +61,7 @@ TRUST: Final = (
     "join",
     "datagrams",
 )
-CUTTING: Final = ("slice-cache", "cold-slicing", "bitwise", "backend-suite")
+CUTTING: Final = ("slice-cache", "choice", "cold-slicing", "bitwise", "backend-suite")
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "road": tuple(name for name in BENCHMARKS if name not in (*TRUST, *CUTTING)),
     "slicing": (*CUTTING, "slices"),

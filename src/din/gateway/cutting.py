@@ -78,6 +78,7 @@ class CutChooser:
         self.terrain = terrain
         self.profiles = profiles
         self._tables: OrderedDict[tuple[object, ...], CutTable] = OrderedDict()
+        self._blocks: OrderedDict[str, tuple[CutTable, object, Blocks]] = OrderedDict()
 
     async def table(self, order: RegisterModel, ranges: tuple[str, ...] = ()) -> CutTable:
         """The analysis of a model at the order's input shapes. Raises as the carver."""
@@ -129,7 +130,18 @@ class CutChooser:
             memory_mib_max=strategy.memory_mib_max,
             rules=(*_rules(strategy, table, terrain.named), *_private(strategy, table)),
         )
-        return Prepared(table, prepare(table, wishes.rules), wishes)
+        return Prepared(table, self._blocks_of(table, wishes.rules), wishes)
+
+    def _blocks_of(self, table: CutTable, rules: Sequence[RangeRule]) -> Blocks:
+        """Kept as long as the table: a decision for other nodes takes about a millisecond then."""
+        ends = tuple((rule.first, rule.last) for rule in rules)
+        kept = self._blocks.get(table.source_sha256)
+        if kept is None or kept[0] is not table or kept[1] != ends:
+            kept = self._blocks[table.source_sha256] = (table, ends, prepare(table, rules))
+        self._blocks.move_to_end(table.source_sha256)
+        while len(self._blocks) > TABLES_CACHED_MAX:
+            self._blocks.popitem(last=False)
+        return kept[2]
 
 
 class Choosing(Protocol):

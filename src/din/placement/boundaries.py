@@ -53,12 +53,27 @@ class Boundaries:
 
 
 @dataclass(frozen=True)
+class Heads:
+    """A model as trunk, heads and tail; trunk or tail may be empty."""
+
+    trunk: tuple[int, ...]
+    heads: tuple[tuple[int, ...], ...]
+    tail: tuple[int, ...]
+
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Trunk, heads, tail."""
+        return (self.trunk, *self.heads, self.tail)
+
+
+@dataclass(frozen=True)
 class Blocks:
     """Runs of operators between chosen boundaries: what is placed as a whole."""
 
     boundaries: Boundaries
     edges: tuple[int, ...]
     """Boundaries, from 0 to the number of operators."""
+    heads: Heads | None = None
+    """Where enough work could run beside other work."""
 
     def __len__(self) -> int:
         return len(self.edges) - 1

@@ -18,26 +18,13 @@ import numpy as np
 from din.domain.cuts import CutTable
 from din.domain.estimates import ACTIVATIONS_FACTOR, MIB, SLICE_BASE_MIB, WEIGHTS_FACTOR
 from din.domain.model import GATEWAY
-from din.placement.boundaries import Blocks
+from din.placement.boundaries import Blocks, Heads
 from din.placement.chain import Matrix
 
 HEADS_MAX: Final = 16
 PARALLEL_SHARE_MIN: Final = 0.1
 """Of all work: less that could run beside something else is not looked at."""
 TRUNK_NODES_MAX: Final = 8
-
-
-@dataclass(frozen=True)
-class Heads:
-    """A model as trunk, heads and tail; trunk or tail may be empty."""
-
-    trunk: tuple[int, ...]
-    heads: tuple[tuple[int, ...], ...]
-    tail: tuple[int, ...]
-
-    def groups(self) -> tuple[tuple[int, ...], ...]:
-        """Trunk, heads, tail."""
-        return (self.trunk, *self.heads, self.tail)
 
 
 @dataclass(frozen=True)

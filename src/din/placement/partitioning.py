@@ -6,6 +6,7 @@ refused; one that memory or the strategy's ranges force is not, and says so.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -29,6 +30,8 @@ from din.placement.ways import Ways, WayTimes, way_times
 
 NODES_MAX: Final = 100
 SLICES_MAX_DEFAULT: Final = 16
+GFLOPS_TYPICAL: Final = 40.0
+"""By which work is weighed against what every operator costs, when heads are looked for."""
 SLICE_MS: Final = 0.06
 """What one more slice costs by itself: sessions and copies took 40 to 60 us."""
 SPLIT_WIN_MIN: Final = 0.05
@@ -118,7 +121,8 @@ class _Problem:
 def prepare(table: CutTable, rules: Sequence[RangeRule] = ()) -> Blocks:
     """What a decision needs of a model, whichever nodes there are: worth keeping."""
     ends = {edge for rule in rules for edge in (rule.first, rule.last + 1)}
-    return blocks_of(boundaries_of(table), ends)
+    blocks = blocks_of(boundaries_of(table), ends)
+    return dataclasses.replace(blocks, heads=heads_of(blocks, operator_ms(table, GFLOPS_TYPICAL)))
 
 
 def choose_cuts(
@@ -140,7 +144,7 @@ def choose_cuts(
     if way is None:
         needed = SLICE_BASE_MIB + problem.chain.held_mib.sum() + problem.chain.peak_mib.max()
         raise no_way(problem.devices, problem.chain, float(needed), wishes.rules)
-    fork = _fork(problem, way) if wishes.objective == "latency" else None
+    fork = _fork(problem) if wishes.objective == "latency" else None
     limit = whole.cost * (1 - SPLIT_WIN_MIN) if whole is not None else float("inf")
     if fork is not None and fork.cost < min(limit, way.cost):
         return _told(problem, fork.assignment, fork.nodes, fork.cost, whole, kind="fork")
@@ -242,13 +246,11 @@ def _chain(
     )
 
 
-def _fork(problem: _Problem, way: Way) -> Fork | None:
+def _fork(problem: _Problem) -> Fork | None:
     """Heads side by side, where the graph has some and more than one node could take them."""
     if len(problem.devices) < 2 or problem.wishes.slices_max < 3:
         return None
-    fastest = problem.times[:, way.nodes[0]]
-    finite = np.where(np.isfinite(fastest), fastest, 0.0)
-    heads = heads_of(problem.blocks, finite)
+    heads = problem.blocks.heads
     if heads is None:
         return None
     chain = problem.chain
@@ -328,6 +330,8 @@ def _by_rules(
     wishes: CutWishes, assignment: tuple[int, ...], nodes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Slices cut again where what holds for operators changes, numbered as they come."""
+    if not any(rule.ends_slices for rule in wishes.rules):
+        return assignment, nodes
     holds: list[tuple[int, ...]] = [()] * len(assignment)
     for number, rule in enumerate(wishes.rules):
         if rule.ends_slices:

@@ -21,7 +21,7 @@ from din.domain.estimates import SLICE_BASE_MIB
 from din.placement.chain import Chain, Matrix, Numbers, Way
 
 EXACT_NODES_MAX: Final = 6
-ORDERED_NODES_MAX: Final = 24
+ORDERED_NODES_MAX: Final = 16
 GAIN_MIN: Final = 1e-9
 """A stage more is taken only when it spares at least this share."""
 
@@ -31,10 +31,12 @@ class _Reached:
     """Best slowest stage by number of blocks done, with where it came from."""
 
     slowest: Matrix
-    before: _Reached | None
+    before: Sequence[_Reached | None]
+    """By number of blocks done: what the last stage follows."""
     start: Numbers
     """By number of blocks done: where the last stage begins."""
     node: int
+    used: frozenset[int]
 
 
 def alone_in_pipeline(chain: Chain) -> Way | None:
@@ -75,7 +77,13 @@ class _Search:
     def first(self) -> list[_Reached]:
         zeros = np.zeros(self.chain.blocks + 1, dtype=np.int64)
         return [
-            _Reached(np.maximum(self.chain.enter[node], self.stages[node, 0]), None, zeros, node)
+            _Reached(
+                np.maximum(self.chain.enter[node], self.stages[node, 0]),
+                [None] * len(zeros),
+                zeros,
+                node,
+                frozenset((node,)),
+            )
             for node in range(self.chain.nodes)
         ]
 
@@ -85,7 +93,13 @@ class _Search:
         reached = np.maximum(before.slowest, arriving)[:, None]
         slowest = np.maximum(reached, self.stages[node])
         start = slowest.argmin(axis=0)
-        return _Reached(slowest[start, np.arange(len(start))], before, start, node)
+        return _Reached(
+            slowest[start, np.arange(len(start))],
+            [before] * len(start),
+            start,
+            node,
+            before.used | {node},
+        )
 
 
 def _best(chain: Chain, grow: Growing, *, is_exact: bool) -> Way | None:
@@ -95,44 +109,47 @@ def _best(chain: Chain, grow: Growing, *, is_exact: bool) -> Way | None:
     cost = float("inf")
     layer: Sequence[_Reached] = search.first()
     for _ in range(min(chain.slices_max, chain.nodes, chain.blocks)):
+        before = cost
         for each in layer:
             total = max(float(each.slowest[-1]), float(chain.leave[each.node]))
             if total < cost * (1 - GAIN_MIN) or (best is None and np.isfinite(total)):
                 best, cost = each, total
+        if not is_exact and cost == before < float("inf"):
+            break  # one stage more spared nothing
         layer = [each for each in grow(search, layer) if np.isfinite(each.slowest).any()]
     return None if best is None else Way(_nodes(best), cost, is_exact)
 
 
 def _by_sets(search: _Search, layer: Sequence[_Reached]) -> Iterator[_Reached]:
-    """Every set of nodes with one more. Of ways over the same set that end on the same node the
-    best is kept for each number of blocks."""
+    """Every set of nodes with one more; one for each set and last node."""
     found: dict[tuple[frozenset[int], int], list[_Reached]] = {}
     for each in layer:
-        used = _used(each)
-        for node in set(range(search.chain.nodes)) - used:
-            found.setdefault((used | {node}, node), []).append(search.extended(each, node))
-    for ways in found.values():
-        yield from _undominated(ways)
+        for node in set(range(search.chain.nodes)) - each.used:
+            found.setdefault((each.used | {node}, node), []).append(search.extended(each, node))
+    yield from map(_merged, found.values())
 
 
-def _undominated(ways: Sequence[_Reached]) -> Iterator[_Reached]:
-    least = np.min([each.slowest for each in ways], axis=0)
-    covered = np.zeros(len(least), dtype=np.bool_)
-    for each in ways:
-        is_best = (each.slowest <= least) & np.isfinite(each.slowest) & ~covered
-        if is_best.any():
-            covered |= is_best
-            yield each
+def _merged(ways: Sequence[_Reached]) -> _Reached:
+    """The best of ways over the same nodes for each number of blocks done."""
+    slowest = np.stack([each.slowest for each in ways])
+    best = slowest.argmin(axis=0)
+    columns = np.arange(slowest.shape[1])
+    return _Reached(
+        slowest[best, columns],
+        [ways[row].before[column] for column, row in enumerate(best.tolist())],
+        np.stack([each.start for each in ways])[best, columns],
+        ways[0].node,
+        ways[0].used,
+    )
 
 
 def _by_order(search: _Search, layer: Sequence[_Reached]) -> Iterator[_Reached]:
-    """Nodes in the order of their numbers: of ways that end on the same node the best are kept."""
+    """Nodes in the order of their numbers; one for each last node."""
     found: dict[int, list[_Reached]] = {}
     for each in layer:
         for node in range(each.node + 1, search.chain.nodes):
             found.setdefault(node, []).append(search.extended(each, node))
-    for ways in found.values():
-        yield from _undominated(ways)
+    yield from map(_merged, found.values())
 
 
 def _orders(chain: Chain) -> Iterator[Numbers]:
@@ -169,15 +186,6 @@ def _stages(chain: Chain) -> tuple[Matrix, list[Matrix]]:
     return stages, [chain.step(block) for block in range(chain.blocks - 1)]
 
 
-def _used(reached: _Reached) -> frozenset[int]:
-    found: set[int] = set()
-    each: _Reached | None = reached
-    while each is not None:
-        found.add(each.node)
-        each = each.before
-    return frozenset(found)
-
-
 def _nodes(reached: _Reached) -> tuple[int, ...]:
     nodes: list[int] = []
     end = len(reached.slowest) - 1
@@ -185,6 +193,5 @@ def _nodes(reached: _Reached) -> tuple[int, ...]:
     while each is not None:
         start = int(each.start[end])
         nodes = [each.node] * (end - start) + nodes
-        end = start
-        each = each.before
+        each, end = each.before[end], start
     return tuple(nodes)

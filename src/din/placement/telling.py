@@ -61,6 +61,8 @@ def _crossing(table: CutTable, assignment: Sequence[int]) -> tuple[dict[int, int
     estimates."""
     nbytes: dict[int, int] = defaultdict(int)
     guessed: set[int] = set()
+    if not any(assignment):
+        return nbytes, guessed
     for value in table.values:
         if value.maker == GATEWAY:
             continue
