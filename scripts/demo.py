@@ -327,8 +327,8 @@ def let_din_choose(out: Path, face: Path, *, is_tls: bool) -> None:
                 print(f"      {part['node']}: {span}, {part['compute_ms']:.1f} ms expected")
             if objective == "latency":
                 check("one node is as fast: it refuses to split", holds=choice["is_split_refused"])
-        print("   Both nodes share this processor, which DIN cannot know: two machines are expected")
-        print("   to reach what it says.")
+        print("   Both nodes share this processor, which DIN cannot know: two machines are")
+        print("   expected to reach what it says.")
         picture = out / "centerface-throughput.svg"
         net.din("model", "graph", "centerface-throughput", "-o", str(picture))
         check(f"its slices are drawn into {picture.name}", holds=picture.exists())

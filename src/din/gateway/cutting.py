@@ -5,6 +5,7 @@ Knows nothing of carving: what comes out is a map of operators to slices, and th
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -104,7 +105,10 @@ class CutChooser:
         if not ready.table.operators:
             return None
         profiles = self.profiles(order.source_sha256)
-        return choose_cuts(ready.blocks, terrain.devices, ready.wishes, terrain.ways, profiles)
+        # Under limits it may take a quarter of a second: requests and beats go on meanwhile.
+        return await asyncio.to_thread(
+            choose_cuts, ready.blocks, terrain.devices, ready.wishes, terrain.ways, profiles
+        )
 
     async def cost_now(
         self, order: RegisterModel, assignment: Sequence[int], nodes: Sequence[NodeId]
