@@ -20,6 +20,7 @@ from din.transport.tls import (
     peer_name,
     pinned_context,
     server_context,
+    unverified_context,
 )
 from din.trust.authority import Authority, open_authority
 from din.trust.requests import new_key_pem, public_key_of_request, signing_request
@@ -166,6 +167,15 @@ def test_nothing_below_tls_1_3_is_spoken(gateway: TlsFiles, authority: Authority
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises(ssl.SSLError):
         shake_hands(old, server_context(gateway, is_certificate_required=False))
+
+
+def test_no_connection_that_was_cut_passes_for_one_that_ended(
+    gateway: TlsFiles, authority: Authority
+) -> None:
+    pinned = pinned_context(authority.pem.decode())
+    server = server_context(gateway, is_certificate_required=True)
+    for context in (server, client_context(gateway), pinned, unverified_context()):
+        assert not context.options & ssl.OP_IGNORE_UNEXPECTED_EOF
 
 
 def test_a_node_cannot_pose_as_a_gateway() -> None:
