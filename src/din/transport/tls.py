@@ -148,6 +148,7 @@ def _context(protocol: ssl._SSLMethod, files: TlsFiles) -> ssl.SSLContext:  # py
 def _harden(context: ssl.SSLContext) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.options |= ssl.OP_NO_COMPRESSION
-    # Earlier releases of Python 3.11 set it: a connection cut by a stranger would look like one that ended.
+    # Earlier releases of Python 3.11 set it: a connection that a stranger cut would look like one
+    # that ended.
     context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
     context.verify_flags |= ssl.VERIFY_X509_STRICT
