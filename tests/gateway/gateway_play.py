@@ -21,6 +21,8 @@ from din.domain.cuts import CutTable
 from din.domain.deployment import Epoch
 from din.domain.model import AnalyseRequest, CarveAnswer, CarveRequest, Partition
 from din.domain.node import NodeHealth, NodeId, NodeProfile
+from din.domain.request import SliceTiming
+from din.domain.tensor import TensorMeta, aligned
 from din.domain.trust import Peer
 from din.domain.views import RegisterModel
 from din.errors import Conflict, DinError, Unavailable
@@ -31,7 +33,16 @@ from din.gateway.vault import Vault
 from din.placement.policy import policy_of
 from din.store.contract import Entry
 from din.wire.heartbeat import Heartbeat, decode_heartbeat_answer, encode_heartbeat
-from din.wire.messages import AnyMessage, Prepare, Prepared, PrepareFailed, Unload
+from din.wire.messages import (
+    AnyMessage,
+    Failed,
+    Prepare,
+    Prepared,
+    PrepareFailed,
+    Result,
+    Run,
+    Unload,
+)
 from din.wire.registration import Admission, decode_answer, encode_registration
 from tests.strategies import ordered
 
@@ -80,6 +91,10 @@ class ScriptedCarving:
         self.weights_mib = 23
         """Of each of two operators."""
 
+        self.whole: Partition | None = None
+        """Answered from the second time on that a source is carved."""
+        self.carved: set[str] = set()
+
     async def analyse(self, request: AnalyseRequest, source: str, external: Any = None) -> CutTable:
         if isinstance(self.cut, DinError):
             raise self.cut
@@ -99,6 +114,9 @@ class ScriptedCarving:
         if len(set(request.assignment)) > 1:
             assert isinstance(self.cut, Partition), "no cut was prepared"
             partition = self.cut
+        if self.whole is not None and source in self.carved:
+            partition = self.whole
+        self.carved.add(source)
         first, last = partition.slices[0], partition.slices[-1]
         return CarveAnswer(
             source_sha256=source,
@@ -135,7 +153,7 @@ class FakeLink:
     ) -> bool:
         if not self.is_open:
             return False
-        self.node.loop.call_soon(self.node.heard, self, message)
+        self.node.loop.call_soon(self.node.heard, self, message, b"".join(body))
         if on_sent is not None:
             self.node.loop.call_soon(on_sent, True)
         return True
@@ -177,6 +195,11 @@ class FakeNode:
         self.unloads: list[Unload] = []
         self.faults: dict[int, DinError | None] = {}
         self.undialable: tuple[str, ...] = ()
+        self.runs: list[Run] = []
+        self.bodies: list[bytes] = []
+        self.answers: Callable[[bytes], bytes | DinError | None] | None = None
+        """What a slice makes of the bytes of its inputs; None = nobody answers."""
+        self.output = "y"
         self.link: FakeLink | None = None
         self.counter = 0
         self._beating: asyncio.Task[None] | None = None
@@ -278,7 +301,7 @@ class FakeNode:
             self.register()
             self._dial()
 
-    def heard(self, link: FakeLink, message: AnyMessage) -> None:
+    def heard(self, link: FakeLink, message: AnyMessage, body: bytes = b"") -> None:
         if not self.is_alive or link is not self.link:
             return
         if self.is_mute and not isinstance(message, Unload):
@@ -289,6 +312,8 @@ class FakeNode:
             key = (message.epoch, message.slice.index)
             self.sizes[key] = message.slice.memory_mib * message.workers
             self.loop.call_later(0 if key in self.held else LOAD_S, self._load, link, message)
+        elif isinstance(message, Run):
+            self._run(message, body)
         elif isinstance(message, Unload):
             self.unloads.append(message)
             self.held = {
@@ -316,6 +341,25 @@ class FakeNode:
             return
         self.held.add(key)
         self.tell(Prepared(message.epoch, message.slice.index, 1.0, 1.0, None, self.undialable))
+
+    def _run(self, message: Run, body: bytes) -> None:
+        """One output with what `answers` makes of the body, a failure, or nothing."""
+        self.runs.append(message)
+        self.bodies.append(body)
+        made = self.answers(body) if self.answers is not None else None
+        if isinstance(made, DinError):
+            about = (message.request_id, message.attempt, message.slice_index, self.node_id)
+            self.tell(Failed(*about, made.code, made.message, hint=made.hint))
+        elif made is not None:
+            tensor = TensorMeta(self.output, "UINT8", (len(made),), len(made))
+            timings = (SliceTiming(message.slice_index, self.node_id, 0, 0, 1_000),)
+            about = (message.request_id, message.attempt, message.slice_index)
+            result = Result(*about, (tensor,), timings, 0)
+            assert self.link is not None
+            view = self.gateway.links.place_body(self.link, result, aligned(len(made)))
+            if view is not None:
+                view[: len(made)] = made
+                self.gateway.links.on_message(self.link, result, view, ())
 
     def tell(self, message: AnyMessage) -> None:
         """Send to the gateway."""
@@ -393,7 +437,8 @@ class GatewayPlay:
         return node
 
     async def register(self, partition: Partition, model_id: str = "faces", **more: Any) -> Any:
-        """Register a model that is carved into this partition."""
+        """Register a model that is carved into this partition; not verified unless asked."""
+        more.setdefault("verify", False)
         source = f"{abs(hash((model_id, len(self.carving.partitions)))) % 16**12:064x}"
         (self.gateway.effects.artifacts.path / source).write_bytes(b"onnx")
         self.carving.partitions[source] = partition

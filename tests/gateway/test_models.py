@@ -714,7 +714,7 @@ def test_a_record_that_nothing_can_read_is_named(run):
 def test_files_that_the_slicing_cache_keeps_stay_until_it_lets_them_go(run):
     async def story(play: Play) -> None:
         held: set[str] = set()
-        play.book.needed_too = lambda: held
+        play.book.keeper.needed_too = lambda: held
         record = await play.register(is_dry_run=True)
         made = {sha for sha in artifacts_of(record) if sha != record.manifest.source_sha256}
         assert not made & play.artifacts.hashes()
@@ -723,11 +723,11 @@ def test_files_that_the_slicing_cache_keeps_stay_until_it_lets_them_go(run):
         await play.book.remove("faces")
         assert play.artifacts.hashes() == made
         play.restart()
-        play.book.needed_too = lambda: held
+        play.book.keeper.needed_too = lambda: held
         await play.book.load()
         assert play.artifacts.hashes() == made
         held.clear()
-        play.book.drop_artifacts(made)
+        play.book.keeper.drop(made)
         assert play.artifacts.hashes() == set()
 
     run(story)

@@ -28,10 +28,10 @@ class Ears:
         self.told: list[tuple[str, ThrownOut]] = []
         heard = FakeNode.heard
 
-        def listen(node: FakeNode, link: object, message: AnyMessage) -> None:
+        def listen(node: FakeNode, link: object, message: AnyMessage, *body: bytes) -> None:
             if isinstance(message, ThrownOut):
                 self.told.append((node.name, message))
-            heard(node, link, message)
+            heard(node, link, message, *body)
 
         monkeypatch.setattr(FakeNode, "heard", listen)
 

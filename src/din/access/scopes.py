@@ -64,6 +64,8 @@ NEEDS: Final[dict[tuple[str, str], Needs]] = {
     ("GET", "/api/v1/models/{model}/cuts"): MODELS,
     ("POST", "/api/v1/models/{model}/slice"): MODELS,
     ("DELETE", "/api/v1/models/{model}"): MODELS,
+    ("POST", "/api/v1/models/{model}/profile"): MODELS,
+    ("POST", "/api/v1/models/{model}/verify"): MODELS,
     ("GET", "/api/v1/plan"): INFER,
     ("POST", "/api/v1/plan"): MODELS,
     ("GET", "/api/v1/traces"): INFER,

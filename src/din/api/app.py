@@ -16,12 +16,19 @@ from din.api.access import AccessRoutes
 from din.api.artifacts import ArtifactRoutes
 from din.api.asgi import Admitted, ErrorsAndIds, path_of
 from din.api.control import ControlRoutes
+from din.api.examining import ExamineRoutes
 from din.api.limits import FrontLimits
 from din.api.metadata import MetadataRoutes
 from din.api.problem import Refused
 from din.api.trust import TrustRoutes
 from din.errors import Internal, NotFound, UsageError
-from din.gateway.service import AccessService, ControlService, InferenceService, TrustService
+from din.gateway.service import (
+    AccessService,
+    ControlService,
+    ExamineService,
+    InferenceService,
+    TrustService,
+)
 from din.version import __version__
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -60,6 +67,17 @@ def _trust_entries(trust: TrustService | None) -> list[Entry]:
         ("GET", "/api/v1/trust/tokens", joining.tokens, "join tokens, without their secrets"),
         ("POST", "/api/v1/trust/tokens", joining.create_token, "make a join token"),
         ("DELETE", "/api/v1/trust/tokens/{token}", joining.revoke_token, "by its id"),
+    ]
+
+
+def _examine_entries(
+    examination: ExamineService, inference: InferenceService, limits: FrontLimits
+) -> list[Entry]:
+    ours = ExamineRoutes(examination, inference, limits)
+    models = "/api/v1/models/{model}"
+    return [
+        ("POST", f"{models}/profile", ours.profile, "time its operators on nodes (JSON)"),
+        ("POST", f"{models}/verify", ours.verify, "compare its slices with the whole (JSON)"),
     ]
 
 
@@ -119,9 +137,12 @@ def build_app(
     limits: FrontLimits | None = None,
     access: AccessService | None = None,
     trust: TrustService | None = None,
+    examination: ExamineService | None = None,
 ) -> ASGIApp:
     """The ASGI application; it has no lifespan and starts nothing. Without `trust` nobody joins."""
-    entries = _entries(control, inference, limits or FrontLimits()) + _trust_entries(trust)
+    limits = limits or FrontLimits()
+    entries = _entries(control, inference, limits) + _trust_entries(trust)
+    entries += _examine_entries(examination, inference, limits) if examination is not None else []
     entries += _access_entries(access) if access is not None else []
     page = _page(entries)
 

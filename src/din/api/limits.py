@@ -20,6 +20,8 @@ class FrontLimits(Struct, frozen=True, kw_only=True):
     """Of all answers that wait for their readers."""
     control_body_bytes_max: int = 4 * 1024 * 1024
     """Of one post to the control API; artifacts have their own quota."""
+    probe_body_bytes_max: int = 32 * 1024 * 1024
+    """Of one order to profile or verify a model, inputs in base64 included."""
     heartbeat_bytes_max: int = 4096
     head_bytes_max: int = 32 * 1024
     """Request line and header fields."""

@@ -36,6 +36,7 @@ from din.gateway.carve_cache import opened_cache
 from din.gateway.carving import Carving
 from din.gateway.control import GatewayService
 from din.gateway.core import Effects, Gateway
+from din.gateway.examination import Examination
 from din.gateway.metrics import GatewayMetrics
 from din.gateway.tokens import TokenBook
 from din.gateway.vault import Vault
@@ -333,7 +334,8 @@ async def _front(
         connections_max=min(config.connections_max, raise_limit() // 2),
     )
     front = Front(Turns(service, service), limits, access.admission)
-    app = build_app(service, service, limits, access.service, enrolment)
+    examination = Examination(gateway.models, gateway.examiner, access.audit)
+    app = build_app(service, service, limits, access.service, enrolment, examination)
     return await serve(app, front, sock, secure)
 
 

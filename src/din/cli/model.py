@@ -200,6 +200,7 @@ def _show_model(model: str, gateway: str | None, output: str) -> None:
             ("outputs", specs_in(view.outputs, "\n")),
             ("backend options", ", ".join(f"{key}={text}" for key, text in options.items())),
             ("sealed", _sealed(view)),
+            ("verified", _verified(view)),
             ("source", manifest.source_sha256 if manifest is not None else ""),
             ("cuts", "\n".join(_cuts(view))),
             ("choice", "\n".join(choice_lines(view.choice)) if view.choice is not None else ""),
@@ -214,6 +215,13 @@ def _sealed(view: ModelView) -> str:
     if view.manifest is not None and view.manifest.is_encrypted:
         return "on every disk"
     return "no" + (": it " + UNSEALED if view.is_seal_due else "")
+
+
+def _verified(view: ModelView) -> str:
+    found = view.verification
+    if found is None:
+        return f"not yet: din model verify {view.model_id}" if len(view.cuts) else ""
+    return f"{found.state}: {found.summary}" + (f", {found.checked_at}" if found.checked_at else "")
 
 
 def show_slices(view: ModelView, *, is_wide: bool) -> None:

@@ -74,6 +74,10 @@ class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
     encrypt: Annotated[
         bool | None, Meta(description="Seal its files on every disk; else as the gateway says.")
     ] = None
+    verify: Annotated[
+        bool,
+        Meta(description="Compare the slices with the whole on a node before the version serves."),
+    ] = True
     schema: Annotated[
         str, Meta(description="For editors: where the output of `din strategy schema` lies.")
     ] = msgspec.field(default="", name="$schema")
@@ -340,6 +344,7 @@ def _order(file: ModelFile) -> RegisterModel:
         workers=file.workers,
         replicas=file.replicas,
         encrypt=file.encrypt,
+        verify=file.verify,
     )
 
 

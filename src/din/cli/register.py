@@ -70,6 +70,12 @@ UNPLACED_S: Final = 5.0
     default=None,
     help="Seal its files wherever they lie. Else: as the file or the gateway says.",
 )
+@click.option(
+    "--verify/--no-verify",
+    "verify",
+    default=None,
+    help="Compare the slices with the whole first. Else: as the file says, or yes.",
+)
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is ready.")
 @click.option("--dry-run", is_flag=True, help="Cut the model, but deploy nothing.")
 @click.option(
@@ -89,6 +95,7 @@ def register(
     encrypt: bool | None,
     is_auto: bool,
     objective: Objective | None,
+    verify: bool | None,
     no_wait: bool,
     dry_run: bool,
     timeout_ms: int,
@@ -110,6 +117,7 @@ def register(
           "private": "first-last"         // first and last slice on nodes with trust: high only
         },
         "encrypt": true,                  // sealed on every disk
+        "verify": false,                  // trust the cut without comparing it with the whole
         "inputs": {"input.1": [1, 3, "H", "W"]},   // text: any size
         "before": {"name": "image", "max_side": 640}, "after": {"name": "centerface"}
       }
@@ -122,7 +130,7 @@ def register(
         else read_model_alone(_not_none(model), model_id)
     )
     found = _left_to_din(found, objective, is_auto=is_auto)
-    registration = _adjusted(found, model_id, options, encrypt, dry_run)
+    registration = _adjusted(found, model_id, options, encrypt, verify, dry_run)
     with ask(gateway) as client:
         try:
             answer = _send(client, registration)
@@ -143,6 +151,7 @@ def _adjusted(
     model_id: str | None,
     options: tuple[str, ...],
     encrypt: bool | None,
+    verify: bool | None,
     dry_run: bool,
 ) -> Registration:
     order = found.order
@@ -151,6 +160,7 @@ def _adjusted(
         model_id=model_id or order.model_id,
         backend_options={**order.backend_options, **pairs("--backend-option", options)},
         encrypt=order.encrypt if encrypt is None else encrypt,
+        verify=order.verify if verify is None else verify,
         is_dry_run=dry_run,
     )
     return Registration(found.model_path, order, found.document)
@@ -252,6 +262,8 @@ def _show(answer: Answer, output: str, *, dry_run: bool, no_wait: bool) -> None:
         say(f"cut after slice {cut.after_slice}: {across}")
     for line in (*view.notes, *view.warnings):
         say(line)
+    if view.verification is not None and view.verification.state != "whole":
+        say(view.verification.summary)
     if dry_run:
         say(f"dry run: model {view.model_id} was cut and not registered")
     elif no_wait:

@@ -94,6 +94,8 @@ model = LazyGroup(
         "slices": ("din.cli.model:list_slices", "The slices of one model."),
         "slice": ("din.cli.cuts:slice_model", "Choose the cuts of an auto model again."),
         "graph": ("din.cli.graph:graph", "Draw the slices and what flows between them."),
+        "profile": ("din.cli.examine:profile", "Time every operator, on nodes."),
+        "verify": ("din.cli.examine:verify", "Compare the slices with the whole."),
         "remove": ("din.cli.model:remove_model", "Unload a model everywhere and forget it."),
     },
 )

@@ -14,6 +14,7 @@ from din.domain.deployment import DeploymentState
 from din.domain.model import EXTERNAL_FILES_MAX, CutFacts, Edge, ModelManifest, Slice, SliceKind
 from din.domain.node import NodeHealth, NodeProfile, NodeStatus
 from din.domain.plan import Plan
+from din.domain.profile import Verification
 from din.domain.request import Trace
 from din.domain.strategy import SLICES_MAX, Strategy
 from din.domain.tensor import TensorSpec
@@ -128,6 +129,8 @@ class ModelView(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     tenant: str = DEFAULT_TENANT
     """Whose it is; `default` is shared by all."""
+    verification: Verification | None = None
+    """Whether the slices compute what the whole does."""
     is_seal_due: bool = False
     """It lies in plain form, and would be sealed if it were registered now."""
     choice: CutChoice | None = None
@@ -260,3 +263,5 @@ class RegisterModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     workers: int = 1
     replicas: int = 2
     is_dry_run: bool = False
+    verify: bool = True
+    """Compare the slices with the whole on one made-up input before the version is kept."""

@@ -7,20 +7,31 @@ verification) lead here; `models` keeps the book of what was built.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from din.artifacts.files import ArtifactFolder
 from din.backends.options import check_backend_options
-from din.domain.model import CarveAnswer, CarveRequest
+from din.domain.model import CarveAnswer, CarveRequest, Partition
+from din.domain.profile import Verification
 from din.domain.views import RegisterModel
-from din.errors import DinError
+from din.errors import Internal
 from din.gateway.carving import Carving
 from din.gateway.cutting import Choosing, choice_for, choice_of
 from din.gateway.partition import build_partition, marked_private
 from din.gateway.record import ModelRecord, adapter_of, manifest_of, notes_of, sources_of
 from din.gateway.tiles import tiles_of
+from din.gateway.verification import UNKNOWN, Subject, faults_of
 from din.placement.partitioning import Chosen
+
+
+class LookOver(Protocol):
+    """Whether the slices of a new version compute what the whole does: `Examiner.look_over`."""
+
+    async def __call__(self, subject: Subject) -> Verification:
+        """Never raises a DinError."""
+        ...
 
 
 class Builder:
@@ -38,6 +49,7 @@ class Builder:
         self._carving = carving
         self.seals = seals
         self._chooser = chooser
+        self.look_over: LookOver | None = None
 
     async def build(
         self,
@@ -57,7 +69,7 @@ class Builder:
         is_encrypted = self.seals(order.encrypt)
         self._check_sources(order)
         choice = choice_of(chosen) if chosen is not None else await choice_for(order, self._chooser)
-        carved = await self._carve(order, choice.assignment, is_encrypted=is_encrypted)
+        carved = await self.carve(order, choice.assignment, is_encrypted=is_encrypted)
         made = {artifact.sha256 for part in carved.slices for artifact in part.artifacts}
         try:
             for backend in {part.backend for part in carved.slices}:
@@ -66,10 +78,13 @@ class Builder:
                 build_partition(carved, before, after), order.slicing_strategy.private
             )
             tiles = tiles_of(order.slicing_strategy, carved)
+            verification = await self._verified(
+                order, carved, partition, tenant, is_encrypted=is_encrypted
+            )
             for sha256 in sources_of(order) if is_encrypted else ():
                 if not is_fetched(sha256):
                     await self._carving.seal_source(sha256)
-        except DinError:
+        except BaseException:  # who asked may have gone meanwhile
             drop(made - sources_of(order))
             raise
         return ModelRecord(
@@ -88,16 +103,49 @@ class Builder:
             notes=(*choice.notes, *notes_of(carved)),
             choice=choice.facts,
             assignment=carved.assignment,
+            verification=verification,
         )
+
+    async def _verified(
+        self,
+        order: RegisterModel,
+        carved: CarveAnswer,
+        partition: Partition,
+        tenant: str,
+        *,
+        is_encrypted: bool,
+    ) -> Verification | None:
+        """Before a version is kept, so that a wrong cut never serves. Raises Internal for one."""
+        if order.is_dry_run or self.look_over is None:
+            return None
+        if not order.verify:
+            return Verification(state=UNKNOWN, summary="the registration switched verifying off")
+        subject = Subject(
+            order=order,
+            slices=tuple(part for part in partition.slices if part.kind == "model"),
+            edges=partition.edges,
+            inputs=carved.inputs,
+            is_encrypted=is_encrypted,
+            tenant=tenant,
+        )
+        found = await self.look_over(subject)
+        if found.report is not None and faults_of(found.report):
+            raise Internal(
+                f"this cut is wrong and was not registered: {found.summary}",
+                hint="cut elsewhere, and please report it with the model: no cut may change what "
+                "a model computes",
+            )
+        return replace(found, report=None)
 
     def _check_sources(self, order: RegisterModel) -> None:
         for sha256 in sources_of(order):
             if self._artifacts.sealed_file(sha256) is None:
                 self._artifacts.file(sha256)  # raises NotFound for what was not uploaded
 
-    async def _carve(
+    async def carve(
         self, order: RegisterModel, assignment: tuple[int, ...], *, is_encrypted: bool
     ) -> CarveAnswer:
+        """Slices as the order and the assignment want them. Raises as the carver."""
         return await self._carving.carve(
             CarveRequest(
                 model_path="",

@@ -33,6 +33,7 @@ from din.gateway.direct import DirectWorkers
 from din.gateway.dispatch import Dispatch
 from din.gateway.drains import DrainBook
 from din.gateway.epochs import EpochBook
+from din.gateway.examining import Examiner, ExaminerRooms
 from din.gateway.fleet import Fleet
 from din.gateway.labels import LabelBook
 from din.gateway.links import NodeLinks
@@ -40,6 +41,8 @@ from din.gateway.metrics import GatewayMetrics
 from din.gateway.models import ModelBook, ModelRecord
 from din.gateway.names import id_of
 from din.gateway.orders import Orders
+from din.gateway.probes import ProbeRooms, Probes
+from din.gateway.profiles import ProfileBook
 from din.gateway.relay import Relay
 from din.gateway.request_tools import TIMEOUT_LIMITS, RequestTools
 from din.gateway.roll import Roll
@@ -48,6 +51,7 @@ from din.gateway.terrain import roomiest_mib, terrain_of
 from din.gateway.traces import TraceBook
 from din.gateway.vault import Vault, has_aes
 from din.placement.capability import TRUSTED
+from din.placement.correction import Corrections
 from din.placement.policy import Policy
 from din.store.contract import Store
 from din.wire.messages import Offer, Prepared, PrepareFailed, ThrownOut, WorkerDied
@@ -127,8 +131,9 @@ class Gateway:
         self.orders = Orders(
             self.vault, effects.artifacts, self, self._addresses_for, self._artifact_url
         )
+        self.epochs = EpochBook(effects.store, effects.random)
         self.deployer = Deployer(
-            epochs=EpochBook(effects.store, effects.random),
+            epochs=self.epochs,
             fleet=self.fleet,
             drains=self.drains,
             sender=self.links,
@@ -142,8 +147,12 @@ class Gateway:
         self.models = ModelBook(
             effects.store, effects.artifacts, effects.carving, self.cutter, self.vault.seals
         )
+        self.profiles, self.corrections = ProfileBook(effects.store), Corrections()
         self.traces = TraceBook(self.fleet.name_of, effects.wall_clock_iso)
-        self.dispatch = Dispatch(loop, self.models, self._request_tools(), effects.report)
+        tools = self._request_tools()
+        self.dispatch = Dispatch(loop, self.models, tools, effects.report)
+        self.probes = self._probes(tools)
+        self.examiner = self._examiner()
         self._tasks: set[asyncio.Task[None]] = set()
         self._connect()
 
@@ -153,7 +162,9 @@ class Gateway:
         self.links.connect(self.relay, self.direct, self)
         self.models.connect(self.deployer)
         if (cache := self.effects.carve_cache) is not None:
-            self.models.needed_too, cache.drop = cache.held, self.models.drop_artifacts
+            keeper = self.models.keeper
+            keeper.needed_too, cache.drop = cache.held, keeper.drop
+        self.models.builder.look_over = self.examiner.look_over
         self.deployer.on_ready = self._model_ready
         self.deployer.on_failed = self._model_failed
         self.deployer.on_too_large = self._model_too_large
@@ -164,6 +175,8 @@ class Gateway:
         await self.roll.load()
         self.effects.membership.keep_names(self.roll.owner_of)
         await self.labels.load()
+        await self.probes.load()
+        await self.profiles.load()
         await self.models.load()
         self._spawn(self.deployer.run())
 
@@ -230,6 +243,23 @@ class Gateway:
             health_of=self.fleet.health_of,
             suspect=self.fleet.dispatch_failed,
             slice_failed=self.fleet.slice_failed,
+        )
+
+    def _probes(self, tools: RequestTools) -> Probes:
+        bits = self.effects.random.getrandbits
+        return Probes(ProbeRooms(self.deployer, tools, self.timeouts, self.epochs, bits))
+
+    def _examiner(self) -> Examiner:
+        return Examiner(
+            ExaminerRooms(
+                probes=self.probes,
+                profiles=self.profiles,
+                corrections=self.corrections,
+                carve=self.models.builder.carve,
+                borrowing=self.models.keeper.borrowing,
+                fleet_nodes=self.fleet.fleet_nodes,
+                wall_clock_iso=self.effects.wall_clock_iso,
+            )
         )
 
     # fleet.FleetListener.

@@ -106,6 +106,12 @@ class Deployer:
         self._fleet.memory_changed()
         await self._epochs.end(serving.deployment.epoch, manifest)
 
+    def follow(self, before: ModelRecord, after: ModelRecord) -> None:
+        """See models.Deploying."""
+        for holding in self._holdings.values():
+            if holding.record is before:
+                holding.record = after
+
     # What others see.
 
     def holdings(self) -> tuple[Holding, ...]:

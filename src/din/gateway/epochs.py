@@ -49,6 +49,16 @@ class EpochBook:
         self.former.update(former)
         return Epoch(number, revision)
 
+    async def end_all(self, namespace: str) -> None:
+        """Deployments whose model ids begin with this are over: nodes hold nothing of them."""
+        prefix = f"deployments/{namespace}"
+        for entry in await self._store.list(prefix):
+            if entry.key.count("/") <= prefix.count("/"):
+                continue  # a model that is called like the namespace
+            number, earlier = _read(entry.value)
+            self.former.update([*earlier, Epoch(number, entry.revision)])
+            await self._store.delete(entry.key)
+
     async def end(self, epoch: Epoch, manifest: ModelManifest) -> None:
         """An epoch is over: forget it, unless a newer one of the same version stands there."""
         try:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import unicodedata
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
@@ -21,12 +21,14 @@ from msgspec.structs import replace
 from din.access.scopes import owns
 from din.artifacts.files import ArtifactFolder
 from din.domain.node import NodeId
+from din.domain.profile import Verification
 from din.domain.trust import GATEWAY, Caller
 from din.domain.views import RegisterModel
 from din.errors import Conflict, Denied, DinError, NotFound, TooLarge
 from din.gateway.building import Builder
 from din.gateway.carving import Carving
 from din.gateway.cutting import Choosing
+from din.gateway.keeping import ArtifactKeeper
 from din.gateway.names import nearest, normal_model_id
 from din.gateway.record import (
     ModelRecord,
@@ -58,6 +60,10 @@ class Deploying(Protocol):
         """Unload everywhere."""
         ...
 
+    def follow(self, before: ModelRecord, after: ModelRecord) -> None:
+        """A deployed version has another record, with the same slices."""
+        ...
+
 
 class ModelBook:
     """All registered models. Implements dispatch.Book."""
@@ -73,19 +79,13 @@ class ModelBook:
         """`seals`: whether a model is sealed whose registration asks so, or does not say (None)."""
         self._store = store
         self._artifacts = artifacts
-        self._builder = Builder(artifacts, carving, seals, chooser)
-        self._build = partial(
-            self._builder.build, is_fetched=self._is_slice, drop=self.drop_artifacts
-        )
+        self.builder = Builder(artifacts, carving, seals, chooser)
+        self.keeper = ArtifactKeeper(artifacts, self._needed)
+        self._build = partial(self.builder.build, is_fetched=self._is_slice, drop=self.keeper.drop)
         self._deployer: Deploying | None = None
         self._records: dict[str, dict[str, ModelRecord]] = {}
         self._servings: dict[tuple[str, str], Serving] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._builds = 0
-        """Versions in the making: their artifacts are in no record yet, so none is dropped."""
-        self._unneeded: set[str] = set()
-        self.needed_too: Callable[[], set[str]] = set
-        """Artifacts that somebody else keeps: the slicing cache."""
 
     def connect(self, deployer: Deploying) -> None:
         """Who deploys. Once, before load()."""
@@ -97,7 +97,7 @@ class ModelBook:
         for entry in await self._store.list("models/"):
             record = read_record(entry)
             self._records.setdefault(record.manifest.model_id, {})[record.manifest.version] = record
-        self.drop_artifacts(set(self._artifacts.hashes()))
+        self.keeper.drop(set(self._artifacts.hashes()))
         for record in self._all_records():
             await self._deploy(record)
 
@@ -166,7 +166,7 @@ class ModelBook:
         model_id = normal_model_id(order.model_id)
         check_order(order)
         async with self._turn(model_id):
-            with self._building():
+            with self.keeper.building():
                 return await self._register(replace(order, model_id=model_id), caller)
 
     async def _register(self, order: RegisterModel, caller: Caller) -> ModelRecord:
@@ -182,13 +182,13 @@ class ModelBook:
             raise TooLarge(full, hint="remove an unused one: din model remove MODEL")
         digest = digest_of(order)
         for record in reversed(known.values()):
-            is_kept = record.manifest.is_encrypted or not self._builder.seals(order.encrypt)
+            is_kept = record.manifest.is_encrypted or not self.builder.seals(order.encrypt)
             if record.order_sha256 == digest and is_kept and self._is_served(record):
                 return record
         version = str(int(newest_of(known)) + 1) if known else "1"
         record = await self._build(order, version=version, digest=digest, tenant=tenant)
         if order.is_dry_run:
-            self.drop_artifacts(artifacts_of(record) - sources_of(order))
+            self.keeper.drop(artifacts_of(record) - sources_of(order))
         else:
             await self._keep(record)
         return record
@@ -198,7 +198,7 @@ class ModelBook:
         Raises Conflict when the model was changed meanwhile."""
         manifest = record.manifest
         async with self._turn(manifest.model_id):
-            with self._building():
+            with self.keeper.building():
                 if self._records.get(manifest.model_id, {}).get(manifest.version) is not record:
                     raise Conflict(f"model {manifest.model_id!r} was changed meanwhile")
                 cut = await self._build(
@@ -218,7 +218,7 @@ class ModelBook:
         version was removed meanwhile.
         """
         async with self._turn(record.manifest.model_id):
-            with self._building():
+            with self.keeper.building():
                 return await self._cut_to_fit(record, chosen)
 
     async def _cut_to_fit(self, record: ModelRecord, chosen: Chosen) -> ModelRecord:
@@ -238,7 +238,7 @@ class ModelBook:
         if old is not None:
             assert self._deployer is not None, "connect() comes first"
             await self._deployer.retire(old)
-        self.drop_artifacts(artifacts_of(record))
+        self.keeper.drop(artifacts_of(record))
         return cut
 
     async def _keep(self, record: ModelRecord) -> None:
@@ -256,6 +256,20 @@ class ModelBook:
                     await self._store.delete(key_of(record))
             raise
 
+    async def verified(self, record: ModelRecord, found: Verification) -> None:
+        """Keep what was found of a version, if it still is the same. Raises Unavailable when the
+        disk is full."""
+        manifest = record.manifest
+        async with self._turn(manifest.model_id):
+            versions = self._records.get(manifest.model_id, {})
+            if versions.get(manifest.version) is not record:
+                return
+            assert self._deployer is not None, "connect() comes first"
+            after = replace(record, verification=found)
+            await self._store.put(key_of(after), msgspec.json.encode(after))
+            versions[manifest.version] = after
+            self._deployer.follow(record, after)
+
     async def became_ready(self, serving: Serving) -> None:
         """A version is ready: older ones of the same model retire and are forgotten."""
         manifest = serving.deployment.manifest
@@ -270,8 +284,9 @@ class ModelBook:
         manifest = serving.deployment.manifest
         model_id, version = manifest.model_id, manifest.version
         async with self._turn(model_id):
-            if self._servings.get((model_id, version)) is serving:
-                await self._store.delete(key_of(self._records[model_id][version]))
+            if self._servings.get((model_id, version)) is not serving:
+                return  # removed meanwhile, or no model of this book
+            await self._store.delete(key_of(self._records[model_id][version]))
         await asyncio.sleep(FAILED_LISTED_S)
         async with self._turn(model_id):
             if self._servings.get((model_id, version)) is serving:
@@ -297,25 +312,8 @@ class ModelBook:
         """One change of a model at a time: versions are counted and take over one by one."""
         return self._turns.setdefault(model_id, asyncio.Lock())
 
-    @contextmanager
-    def _building(self) -> Generator[None]:
-        self._builds += 1
-        try:
-            yield
-        finally:
-            self._builds -= 1
-            self.drop_artifacts(set())
-
-    def drop_artifacts(self, sha256s: set[str]) -> None:
-        """Drop those that nobody needs, as soon as no version is in the making."""
-        self._unneeded |= sha256s
-        if self._builds or not self._unneeded:
-            return
-        kept = self.needed_too()
-        kept |= {sha256 for each in self._all_records() for sha256 in artifacts_of(each)}
-        for sha256 in self._unneeded - kept:
-            self._artifacts.remove(sha256)
-        self._unneeded.clear()
+    def _needed(self) -> set[str]:
+        return {sha256 for each in self._all_records() for sha256 in artifacts_of(each)}
 
     def _versions(self, model_id: str) -> dict[str, ModelRecord]:
         model_id = unicodedata.normalize("NFC", model_id)
@@ -352,7 +350,7 @@ class ModelBook:
         serving = self._servings.pop((model_id, version), None)
         if serving is not None:
             await self._deployer.retire(serving)
-        self.drop_artifacts(artifacts_of(record))
+        self.keeper.drop(artifacts_of(record))
 
     async def _unrecord(self, model_id: str, version: str) -> ModelRecord:
         record = self._records[model_id][version]

@@ -19,6 +19,7 @@ from din.domain.model import (
     ModelManifest,
     Partition,
 )
+from din.domain.profile import Verification
 from din.domain.strategy import check_strategy
 from din.domain.tensor import TensorSpec
 from din.domain.views import RegisterModel
@@ -44,6 +45,8 @@ class ModelRecord(Struct, frozen=True, kw_only=True):
     """Why DIN cut it so, where the strategy left that to it."""
     assignment: tuple[int, ...] = ()
     """Slice of each operator, in the order of the model's CutTable."""
+    verification: Verification | None = None
+    """Whether its slices compute what the whole does, as found last; None before that was asked."""
 
 
 def read_record(entry: Entry) -> ModelRecord:

@@ -23,6 +23,7 @@ from din.domain.enrolment import (
 from din.domain.keys import CreateKey, KeyCreated, KeyList, KeyView
 from din.domain.model import ModelManifest
 from din.domain.plan import Plan
+from din.domain.profile import ProfileModel, ProfileView, VerifyModel, VerifyView
 from din.domain.request import PrecisionClass, Trace, TraceStep
 from din.domain.tensor import TensorMeta
 from din.domain.trust import DEFAULT_TENANT, Caller, Peer
@@ -254,6 +255,23 @@ class ControlService(Protocol):
 
     def watch(self, caller: Caller) -> AsyncIterator[tuple[str, bytes]]:
         """Server-sent events: (event name, JSON)."""
+        ...
+
+
+class ExamineService(Protocol):
+    """Looking at models by probes."""
+
+    async def profile_model(
+        self, model_id: str, version: str | None, asked: ProfileModel, caller: Caller
+    ) -> ProfileView:
+        """Times and sizes of every operator, on one node or on one of each class. Raises NotFound,
+        Denied for a shared model, CannotPlace, BadTensor, Busy."""
+        ...
+
+    async def verify_model(
+        self, model_id: str, version: str | None, asked: VerifyModel, caller: Caller
+    ) -> VerifyView:
+        """Whole against sliced. Raises as `profile_model`, and what the node says."""
         ...
 
 

@@ -147,6 +147,7 @@ def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
         notes=record.notes,
         choice=record.choice,
         tenant=manifest.tenant,
+        verification=record.verification,
         is_seal_due=not manifest.is_encrypted and gateway.vault.seals(record.order.encrypt),
     )
 
