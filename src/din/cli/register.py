@@ -124,11 +124,7 @@ def register(
     """
     if (model is None) == (config is None):
         raise click.UsageError("give either MODEL or --config FILE")
-    found = (
-        read_model_file(config)
-        if config is not None
-        else read_model_alone(_not_none(model), model_id)
-    )
+    found = _read(model, config, model_id)
     found = _left_to_din(found, objective, is_auto=is_auto)
     registration = _adjusted(found, model_id, options, encrypt, verify, dry_run)
     with ask(gateway) as client:
@@ -141,9 +137,11 @@ def register(
     _show(answer, output, dry_run=dry_run, no_wait=no_wait)
 
 
-def _not_none(model: Path | None) -> Path:
-    assert model is not None
-    return model
+def _read(model: Path | None, config: Path | None, model_id: str | None) -> Registration:
+    if config is not None:
+        return read_model_file(config)
+    assert model is not None, "one of the two is given"
+    return read_model_alone(model, model_id)
 
 
 def _adjusted(

@@ -72,18 +72,13 @@ class Builder:
         carved = await self.carve(order, choice.assignment, is_encrypted=is_encrypted)
         made = {artifact.sha256 for part in carved.slices for artifact in part.artifacts}
         try:
-            for backend in {part.backend for part in carved.slices}:
-                check_backend_options(backend, order.backend_options)
-            partition = marked_private(
-                build_partition(carved, before, after), order.slicing_strategy.private
-            )
+            _check_options(order, carved)
+            partition = build_partition(carved, before, after)
+            partition = marked_private(partition, order.slicing_strategy.private)
             tiles = tiles_of(order.slicing_strategy, carved)
-            verification = await self._verified(
-                order, carved, partition, tenant, is_encrypted=is_encrypted
-            )
-            for sha256 in sources_of(order) if is_encrypted else ():
-                if not is_fetched(sha256):
-                    await self._carving.seal_source(sha256)
+            verified = await self._verified(order, carved, partition, tenant, is_encrypted)
+            if is_encrypted:
+                await self._seal_sources(order, is_fetched)
         except BaseException:  # who asked may have gone meanwhile
             drop(made - sources_of(order))
             raise
@@ -103,8 +98,13 @@ class Builder:
             notes=(*choice.notes, *notes_of(carved)),
             choice=choice.facts,
             assignment=carved.assignment,
-            verification=verification,
+            verification=verified,
         )
+
+    async def _seal_sources(self, order: RegisterModel, is_fetched: Callable[[str], bool]) -> None:
+        for sha256 in sources_of(order):
+            if not is_fetched(sha256):
+                await self._carving.seal_source(sha256)
 
     async def _verified(
         self,
@@ -112,7 +112,6 @@ class Builder:
         carved: CarveAnswer,
         partition: Partition,
         tenant: str,
-        *,
         is_encrypted: bool,
     ) -> Verification | None:
         """Before a version is kept, so that a wrong cut never serves. Raises Internal for one."""
@@ -158,3 +157,8 @@ class Builder:
             order.external,
             is_sealed=is_encrypted,
         )
+
+
+def _check_options(order: RegisterModel, carved: CarveAnswer) -> None:
+    for backend in {part.backend for part in carved.slices}:
+        check_backend_options(backend, order.backend_options)

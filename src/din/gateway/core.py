@@ -33,7 +33,7 @@ from din.gateway.direct import DirectWorkers
 from din.gateway.dispatch import Dispatch
 from din.gateway.drains import DrainBook
 from din.gateway.epochs import EpochBook
-from din.gateway.examining import Examiner, ExaminerRooms
+from din.gateway.examination import examiner_of, probes_of
 from din.gateway.fleet import Fleet
 from din.gateway.labels import LabelBook
 from din.gateway.links import NodeLinks
@@ -41,7 +41,6 @@ from din.gateway.metrics import GatewayMetrics
 from din.gateway.models import ModelBook, ModelRecord
 from din.gateway.names import id_of
 from din.gateway.orders import Orders
-from din.gateway.probes import ProbeRooms, Probes
 from din.gateway.profiles import ProfileBook
 from din.gateway.relay import Relay
 from din.gateway.request_tools import TIMEOUT_LIMITS, RequestTools
@@ -51,7 +50,6 @@ from din.gateway.terrain import roomiest_mib, terrain_of
 from din.gateway.traces import TraceBook
 from din.gateway.vault import Vault, has_aes
 from din.placement.capability import TRUSTED
-from din.placement.correction import Corrections
 from din.placement.policy import Policy
 from din.store.contract import Store
 from din.wire.messages import Offer, Prepared, PrepareFailed, ThrownOut, WorkerDied
@@ -132,27 +130,17 @@ class Gateway:
             self.vault, effects.artifacts, self, self._addresses_for, self._artifact_url
         )
         self.epochs = EpochBook(effects.store, effects.random)
-        self.deployer = Deployer(
-            epochs=self.epochs,
-            fleet=self.fleet,
-            drains=self.drains,
-            sender=self.links,
-            is_local=self.links.is_local,
-            clock=effects.clock,
-            orders=self.orders,
-            report=effects.report,
-            timeouts=self.timeouts,
-        )
-        self.cutter = CutChooser(effects.carving, partial(terrain_of, self))
+        self.deployer = self._deployer()
+        self.profiles = ProfileBook(effects.store)
+        self.cutter = CutChooser(effects.carving, partial(terrain_of, self), self.profiles.times_of)
         self.models = ModelBook(
             effects.store, effects.artifacts, effects.carving, self.cutter, self.vault.seals
         )
-        self.profiles, self.corrections = ProfileBook(effects.store), Corrections()
         self.traces = TraceBook(self.fleet.name_of, effects.wall_clock_iso)
         tools = self._request_tools()
         self.dispatch = Dispatch(loop, self.models, tools, effects.report)
-        self.probes = self._probes(tools)
-        self.examiner = self._examiner()
+        self.probes = probes_of(self, tools)
+        self.examiner = examiner_of(self)
         self._tasks: set[asyncio.Task[None]] = set()
         self._connect()
 
@@ -227,6 +215,19 @@ class Gateway:
         self.effects.report("node revoked", node=name, id=node_id)
         return RevokedView(node_id=node_id, name=name, is_new=is_new)
 
+    def _deployer(self) -> Deployer:
+        return Deployer(
+            epochs=self.epochs,
+            fleet=self.fleet,
+            drains=self.drains,
+            sender=self.links,
+            is_local=self.links.is_local,
+            clock=self.effects.clock,
+            orders=self.orders,
+            report=self.effects.report,
+            timeouts=self.timeouts,
+        )
+
     def _request_tools(self) -> RequestTools:
         # Numbers that nodes cannot remember, whichever gateway with this id they knew before: one
         # with a restored or copied store would use those of its past again.
@@ -243,23 +244,6 @@ class Gateway:
             health_of=self.fleet.health_of,
             suspect=self.fleet.dispatch_failed,
             slice_failed=self.fleet.slice_failed,
-        )
-
-    def _probes(self, tools: RequestTools) -> Probes:
-        bits = self.effects.random.getrandbits
-        return Probes(ProbeRooms(self.deployer, tools, self.timeouts, self.epochs, bits))
-
-    def _examiner(self) -> Examiner:
-        return Examiner(
-            ExaminerRooms(
-                probes=self.probes,
-                profiles=self.profiles,
-                corrections=self.corrections,
-                carve=self.models.builder.carve,
-                borrowing=self.models.keeper.borrowing,
-                fleet_nodes=self.fleet.fleet_nodes,
-                wall_clock_iso=self.effects.wall_clock_iso,
-            )
         )
 
     # fleet.FleetListener.

@@ -38,6 +38,18 @@ Profiles = Mapping[str, Sequence[float]]
 """Measured milliseconds by operator, by class of devices."""
 
 
+class Measured(Protocol):
+    """The store of profiles: `ProfileBook.times_of`."""
+
+    async def __call__(self, order: RegisterModel, table: CutTable, /) -> Profiles:
+        """What was measured of a model with these settings."""
+        ...
+
+
+async def _nothing_measured(_order: RegisterModel, _table: CutTable) -> Profiles:
+    return {}
+
+
 class Terrain(Struct, frozen=True, kw_only=True):
     """The nodes that could take slices now, and the ways between them."""
 
@@ -72,9 +84,9 @@ class CutChooser:
         self,
         carver: Analysing,
         terrain: Callable[[RegisterModel], Terrain],
-        profiles: Callable[[str], Profiles] = lambda source_sha256: {},
+        profiles: Measured = _nothing_measured,
     ) -> None:
-        """`profiles`: what was measured of a model, by its SHA256."""
+        """`profiles`: what was measured of a model."""
         self._carver = carver
         self.terrain = terrain
         self.profiles = profiles
@@ -104,7 +116,7 @@ class CutChooser:
         ready = await self.prepared(order, terrain)
         if not ready.table.operators:
             return None
-        profiles = self.profiles(order.source_sha256)
+        profiles = await self.profiles(order, ready.table)
         # Under limits it may take a quarter of a second: requests and beats go on meanwhile.
         return await asyncio.to_thread(
             choose_cuts, ready.blocks, terrain.devices, ready.wishes, terrain.ways, profiles
@@ -118,7 +130,7 @@ class CutChooser:
         ready = await self.prepared(order, terrain)
         if len(assignment) != len(ready.table.operators):
             return None
-        profiles = self.profiles(order.source_sha256)
+        profiles = await self.profiles(order, ready.table)
         return cost_of(
             ready.blocks, terrain.devices, ready.wishes, terrain.ways, profiles, assignment, nodes
         )

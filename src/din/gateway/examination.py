@@ -6,17 +6,81 @@ Wires the rooms that look at models; `gateway.core` holds it.
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace as with_other
+from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from din.access.scopes import owns
-from din.domain.profile import ProfileModel, ProfileView, VerifyModel, VerifyView
+from din.domain.probe import PROBED
+from din.domain.profile import (
+    DeviceClass,
+    ProfileModel,
+    ProfileView,
+    VerifyModel,
+    VerifyView,
+    device_class_of,
+)
 from din.domain.trust import GATEWAY, Caller
 from din.errors import Denied
 from din.gateway.audit import AuditLog
-from din.gateway.examining import Examiner
+from din.gateway.examining import Examiner, ExaminerRooms
+from din.gateway.metrics import GatewayMetrics
 from din.gateway.models import ModelBook
+from din.gateway.probes import ProbeRooms, Probes
 from din.gateway.record import ModelRecord
+from din.gateway.request_tools import RequestTools
+from din.gateway.traces import TraceBook
+
+if TYPE_CHECKING:
+    from din.gateway.core import Gateway
+
+
+def probes_of(gateway: Gateway, tools: RequestTools) -> Probes:
+    """Probes by the machinery of a gateway. Nobody asked them: no trace or count has them."""
+    effects = gateway.effects
+    own = with_other(
+        tools,
+        traces=TraceBook(gateway.fleet.name_of, effects.wall_clock_iso),
+        metrics=GatewayMetrics(),
+    )
+    bits = effects.random.getrandbits
+    return Probes(ProbeRooms(gateway.deployer, own, gateway.timeouts, gateway.epochs, bits))
+
+
+def examiner_of(gateway: Gateway) -> Examiner:
+    """Who looks at the models of a gateway, by its probes."""
+    return Examiner(
+        ExaminerRooms(
+            probes=gateway.probes,
+            profiles=gateway.profiles,
+            carve=gateway.models.builder.carve,
+            borrowing=gateway.models.keeper.borrowing,
+            fleet_nodes=gateway.fleet.fleet_nodes,
+            wall_clock_iso=gateway.effects.wall_clock_iso,
+            table=gateway.cutter.table,
+            live_ms=partial(_live_ms, gateway),
+        )
+    )
+
+
+def _live_ms(gateway: Gateway, record: ModelRecord, device: DeviceClass) -> list[tuple[int, float]]:
+    holding = next((each for each in gateway.deployer.holdings() if each.record is record), None)
+    if holding is None:
+        return []
+    alike = {
+        node.profile.node_id
+        for node in gateway.fleet.fleet_nodes()
+        if device_class_of(node.profile, PROBED) == device
+    }
+    model = [part.index for part in record.partition.slices if part.kind == "model"]
+    return [
+        (number, replica.mean_ms)
+        for number, index in enumerate(model)
+        for node_id, replica in holding.serving.replicas(index).items()
+        if node_id in alike and replica.mean_ms is not None
+    ]
 
 
 class Examination:

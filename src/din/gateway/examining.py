@@ -3,13 +3,14 @@ whole does. Here is decided which files a probe gets, on which nodes it runs and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from msgspec.structs import replace
 
+from din.domain.cuts import CutTable
 from din.domain.model import Artifact, CarveAnswer, Slice
 from din.domain.node import FleetNode
 from din.domain.probe import PROBED, ProbeOrder, ProfileReport, VerifyReport
@@ -44,7 +45,7 @@ from din.gateway.verification import (
     verify_order,
     windows_of,
 )
-from din.placement.correction import Corrections
+from din.placement.correction import live_factor, slice_ms, times_for
 
 QUICK_MS_MAX: Final = 20_000
 """What a registration waits for its verification, loading included."""
@@ -61,18 +62,27 @@ class Carve(Protocol):
         ...
 
 
+class LiveTimes(Protocol):
+    """What the slices of a version take now: by number of the slice, on nodes of one class."""
+
+    def __call__(self, record: ModelRecord, device: DeviceClass, /) -> Sequence[tuple[int, float]]:
+        """Milliseconds, one for each replica that has run."""
+        ...
+
+
 @dataclass(frozen=True)
 class ExaminerRooms:
     """What an examiner uses of the gateway."""
 
     probes: Probes
     profiles: ProfileBook
-    corrections: Corrections
     carve: Carve
     borrowing: Callable[[], AbstractContextManager[set[str]]]
     """Artifacts put into the set are kept until it is left."""
     fleet_nodes: Callable[[], Sequence[FleetNode]]
     wall_clock_iso: Callable[[], str]
+    table: Callable[[RegisterModel], Awaitable[CutTable]]
+    live_ms: LiveTimes
 
 
 class Examiner:
@@ -101,6 +111,7 @@ class Examiner:
             )
             job = self._job(subject, order, (whole,), specs, metas, chunks)
             items = [await self._item(subject, job, node, shapes, asked) for node in nodes]
+        items = [replace(each, live_factor=await self._live_factor(record, each)) for each in items]
         manifest = record.manifest
         return ProfileView(model_id=manifest.model_id, version=manifest.version, items=tuple(items))
 
@@ -146,7 +157,6 @@ class Examiner:
         item = ProfileItem(
             device=device,
             node=node.profile.name,
-            live_factor=rooms.corrections.factor(str(device)),
         )
         stored = None
         if not asked.is_fresh:
@@ -170,6 +180,16 @@ class Examiner:
         )
         await rooms.profiles.keep(profile)
         return replace(item, profile=profile)
+
+    async def _live_factor(self, record: ModelRecord, item: ProfileItem) -> float | None:
+        live = self._rooms.live_ms(record, item.device)
+        if item.profile is None or not live:
+            return None
+        times = times_for(item.profile, await self._rooms.table(record.order))
+        if times is None or len(times) != len(record.assignment):
+            return None
+        expected = slice_ms(times, record.assignment)
+        return live_factor((expected.get(number, 0.0), measured) for number, measured in live)
 
     # Verification.
 
@@ -225,7 +245,10 @@ class Examiner:
         """The model in one slice; its files live as long as `made`."""
         if len(subject.slices) == 1:
             return subject.slices[0]
-        order = replace(subject.order, slicing_strategy=Strategy())
+        # Uncut, and otherwise as its slices: operators that were rewritten are in both. Tensors
+        # cross as they are in both, since nothing is encoded before a cut was found right.
+        strategy = Strategy(rewrite=subject.order.slicing_strategy.rewrite)
+        order = replace(subject.order, slicing_strategy=strategy)
         carved = await self._rooms.carve(order, (), is_encrypted=subject.is_encrypted)
         whole = carved.slices[0]
         made.update(each.sha256 for each in whole.artifacts)

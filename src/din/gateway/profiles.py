@@ -1,5 +1,5 @@
 """Profiles in the store: found again after a restart, one per file, class of devices, settings and
-input shapes. And the factors by which live slices correct them."""
+input shapes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import Final
 
 import msgspec
 
+from din.domain.cuts import CutTable
 from din.domain.profile import DeviceClass, Profile
+from din.domain.views import RegisterModel
+from din.gateway.terrain import device_class
+from din.placement.correction import times_for
 from din.store.contract import Store
 
 PREFIX: Final = "profiles/"
@@ -42,8 +46,21 @@ class ProfileBook:
     ) -> Profile | None:
         """A stored profile; one that another version of DIN wrote is none."""
         key = _key(source_sha256, device, bucket, backend_options)
-        if key not in self._revisions:
-            return None
+        return await self._read(key) if key in self._revisions else None
+
+    async def times_of(self, order: RegisterModel, table: CutTable) -> dict[str, tuple[float, ...]]:
+        """Measured milliseconds by operator of the table, by class of devices as terrain names
+        them: of a model's own settings, the newest of each class."""
+        times: dict[str, tuple[float, ...]] = {}
+        for key in [each for each in self._revisions if each.startswith(_folder(table))]:
+            profile = await self._read(key)
+            if profile is not None and profile.backend_options == order.backend_options:
+                found = times_for(profile, table)
+                if found is not None:
+                    times[device_class(profile.device)] = found
+        return times
+
+    async def _read(self, key: str) -> Profile | None:
         entry = await self._store.get(key)
         try:
             return msgspec.json.decode(entry.value, type=Profile) if entry is not None else None
@@ -60,6 +77,10 @@ class ProfileBook:
             oldest = next(iter(self._revisions))
             del self._revisions[oldest]
             await self._store.delete(oldest)
+
+
+def _folder(table: CutTable) -> str:
+    return f"{PREFIX}{table.source_sha256}/"
 
 
 def _key(

@@ -84,7 +84,7 @@ async def cuts_of(gateway: Gateway, model_id: str, version: str | None) -> CutsV
     order, manifest = record.order, record.manifest
     table = await gateway.cutter.table(order)
     terrain = gateway.cutter.terrain(order)
-    profiles = gateway.cutter.profiles(order.source_sha256)
+    profiles = await gateway.cutter.profiles(order, table)
     fastest = max(terrain.devices, key=lambda each: each.gflops, default=None)
     measured = next(
         (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from din.adapters.catalogue import memory_mib
 from din.domain.node import FleetNode, NodeId, NodeProfile
+from din.domain.profile import DeviceClass
 from din.domain.views import RegisterModel
 from din.gateway.cutting import Terrain
 from din.gateway.record import adapter_of
@@ -59,7 +60,7 @@ def roomiest_mib(gateway: Gateway) -> int:
     return int(max((float(table.memory_mib_room[row]) for row in rows), default=0.0))
 
 
-def device_class(profile: NodeProfile) -> str:
+def device_class(profile: NodeProfile | DeviceClass) -> str:
     """Nodes of one class are expected to take the same time."""
     return f"{profile.device_type}/{profile.cpu_model}/{profile.cpu_cores:g}"
 

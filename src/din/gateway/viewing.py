@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from din.discovery.membership import Member
-from din.domain.model import Partition
+from din.domain.deployment import Replica
+from din.domain.model import Partition, Slice
 from din.domain.node import NodeId
 from din.domain.views import ModelView, NodeView, ReplicaView, SliceView, StuckSlice
 from din.errors import NotFound
@@ -105,30 +106,7 @@ def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
     holding = next((each for each in gateway.deployer.holdings() if each.record is record), None)
     deployment = holding.serving.deployment if holding is not None else None
     found = holding.replicas() if holding is not None else ()
-    slices = tuple(
-        SliceView(
-            index=part.index,
-            name=part.name,
-            kind=part.kind,
-            slice_id=part.slice_id,
-            operators=part.operators,
-            bytes_weights=part.bytes_weights,
-            memory_mib=part.memory_mib,
-            device_type=part.device_type,
-            is_sensitive=part.is_sensitive,
-            is_sealed=part.is_sealed,
-            replicas=tuple(
-                ReplicaView(
-                    node=gateway.fleet.name_of(each.node_id),
-                    state=each.state,
-                    reason=each.reason,
-                )
-                for each in found
-                if each.slice_index == part.index
-            ),
-        )
-        for part in record.partition.slices
-    )
+    slices = tuple(_slice_view(gateway, part, found) for part in record.partition.slices)
     return ModelView(
         model_id=manifest.model_id,
         version=manifest.version,
@@ -149,6 +127,28 @@ def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
         tenant=manifest.tenant,
         verification=record.verification,
         is_seal_due=not manifest.is_encrypted and gateway.vault.seals(record.order.encrypt),
+    )
+
+
+def _slice_view(gateway: Gateway, part: Slice, found: Iterable[Replica]) -> SliceView:
+    return SliceView(
+        index=part.index,
+        name=part.name,
+        kind=part.kind,
+        slice_id=part.slice_id,
+        operators=part.operators,
+        bytes_weights=part.bytes_weights,
+        memory_mib=part.memory_mib,
+        device_type=part.device_type,
+        is_sensitive=part.is_sensitive,
+        is_sealed=part.is_sealed,
+        replicas=tuple(
+            ReplicaView(
+                node=gateway.fleet.name_of(each.node_id), state=each.state, reason=each.reason
+            )
+            for each in found
+            if each.slice_index == part.index
+        ),
     )
 
 
