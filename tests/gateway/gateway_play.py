@@ -91,6 +91,8 @@ class ScriptedCarving:
         self.weights_mib = 23
         """Of each of two operators."""
 
+        self.assignment: tuple[int, ...] = ()
+        """Slice of each operator, as answered."""
         self.whole: Partition | None = None
         """Answered from the second time on that a source is carved."""
         self.carved: set[str] = set()
@@ -125,6 +127,7 @@ class ScriptedCarving:
             slices=partition.slices,
             edges=partition.edges,
             cuts=(),
+            assignment=self.assignment,
             operators=1,
             opset=17,
             ir_version=8,

@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from cut_play import table_of
 from gateway_fakes import chain_of, outcome_of
 from gateway_play import FakeNode, GatewayPlay
+from msgspec.structs import replace
 from stories import perform
 
 from din.domain.deployment import Epoch
@@ -19,11 +21,13 @@ from din.domain.probe import (
     REPORT_BYTES_MAX,
     REPORT_TENSOR,
     CalibrateReport,
+    OperatorTime,
     ProbeOrder,
     ProbePart,
     ProfileReport,
 )
 from din.domain.profile import ProfileModel
+from din.domain.strategy import Strategy
 from din.errors import (
     BadTensor,
     Busy,
@@ -70,6 +74,7 @@ async def settled(play: GatewayPlay) -> None:
         assert not node.held
         assert play.gateway.promised_mib(node.node_id) == 0
     assert play.gateway.deployer.holdings() == ()
+    assert play.gateway.traces.newest(10) == ()
     assert not [key for key in play.store.entries if key.startswith("deployments/")]
 
 
@@ -421,5 +426,62 @@ def test_an_unknown_node_is_no_place_to_profile(run):
         refused = await outcome_of(profiled(play, node="nobody"))
         assert isinstance(refused, CannotPlace)
         assert "nobody" in refused.message
+
+    run(story)
+
+
+def timed(*ms: float) -> ProfileReport:
+    operators = tuple(
+        OperatorTime(name=f"op{place}", kind="MatMul", ms=each) for place, each in enumerate(ms)
+    )
+    return replace(REPORT, operators=operators, whole_ms=sum(ms))
+
+
+def test_what_was_measured_is_what_cuts_are_chosen_by(run):
+    async def story(play: GatewayPlay) -> None:
+        node = answering(play, timed(3.0, 5.0))
+        await play.register(chain_of(1))
+        await play.until_ready()
+        order = play.gateway.models.record("faces").order
+        table = table_of(2, 1, order.source_sha256)
+        assert await play.gateway.cutter.profiles(order, table) == {}
+        await profiled(play)
+        (device,) = play.gateway.cutter.terrain(order).devices
+        assert device.node_id == node.node_id
+        measured = await play.gateway.cutter.profiles(order, table)
+        assert measured == {device.device_class: (3.0, 5.0)}
+        other = replace(order, backend_options={"threads": "1"})
+        assert await play.gateway.cutter.profiles(other, table) == {}
+        assert await play.gateway.cutter.profiles(order, table_of(3, 1, order.source_sha256)) == {}
+        assert await play.gateway.cutter.profiles(order, table_of(2, 1, "b" * 64)) == {}
+
+    run(story)
+
+
+def test_a_profile_says_by_what_live_slices_take_longer(run):
+    async def story(play: GatewayPlay) -> None:
+        play.carving.assignment = (0, 0)
+        node = answering(play, timed(3.0, 5.0))
+        await play.register(chain_of(1))
+        await play.until_ready()
+        (before,) = (await profiled(play)).items
+        assert before.live_factor is None
+        replica = play.gateway.models.serving("faces", None).replicas(0)[node.node_id]
+        replica.observe(16.0, 0.0)
+        (after,) = (await profiled(play)).items
+        assert after.live_factor == pytest.approx(2.0)
+
+    run(story)
+
+
+def test_the_whole_is_rewritten_as_its_slices_are(run):
+    async def story(play: GatewayPlay) -> None:
+        answering(play, REPORT)
+        rewrite = ("resize_half_pixel_to_asymmetric",)
+        await play.register(chain_of(2), slicing_strategy=Strategy(rewrite=rewrite))
+        await play.until_ready()
+        play.carving.whole = chain_of(1)
+        await profiled(play)
+        assert play.carving.requests[-1].strategy == Strategy(rewrite=rewrite)
 
     run(story)

@@ -62,7 +62,7 @@ class Carve(Protocol):
         ...
 
 
-class LiveTimes(Protocol):
+class SliceTimes(Protocol):
     """What the slices of a version take now: by number of the slice, on nodes of one class."""
 
     def __call__(self, record: ModelRecord, device: DeviceClass, /) -> Sequence[tuple[int, float]]:
@@ -82,7 +82,7 @@ class ExaminerRooms:
     fleet_nodes: Callable[[], Sequence[FleetNode]]
     wall_clock_iso: Callable[[], str]
     table: Callable[[RegisterModel], Awaitable[CutTable]]
-    live_ms: LiveTimes
+    live_ms: SliceTimes
 
 
 class Examiner:
