@@ -11,6 +11,13 @@ from din.domain.enrolment import RevokedView
 from din.domain.model import ModelManifest
 from din.domain.node import NodeHealth
 from din.domain.plan import Placement, Plan, Rejection
+from din.domain.profile import (
+    ProfileModel,
+    ProfileView,
+    Verification,
+    VerifyModel,
+    VerifyView,
+)
 from din.domain.request import Trace, TraceStep
 from din.domain.tensor import BYTES, DTYPE_BYTES, TensorMeta, TensorSpec
 from din.domain.trust import Caller, Peer
@@ -373,3 +380,23 @@ class FakeControl:
                 await asyncio.sleep(0.01)
         finally:
             self.watching -= 1
+
+
+class FakeExamination:
+    """Implements service.ExamineService."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str | None, ProfileModel | VerifyModel]] = []
+        self.found = Verification(state="right", summary="equal")
+
+    async def profile_model(
+        self, model_id: str, version: str | None, asked: ProfileModel, caller: Caller
+    ) -> ProfileView:
+        self.asked.append((model_id, version, asked))
+        return ProfileView(model_id=model_id, version="1", items=())
+
+    async def verify_model(
+        self, model_id: str, version: str | None, asked: VerifyModel, caller: Caller
+    ) -> VerifyView:
+        self.asked.append((model_id, version, asked))
+        return VerifyView(model_id=model_id, version="1", verification=self.found)

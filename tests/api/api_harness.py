@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from api_fakes import FakeControl, FakeInference
+from api_fakes import FakeControl, FakeExamination, FakeInference
 
 from din.api.admission import Admission
 from din.api.app import build_app
@@ -95,6 +95,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.inference = FakeInference()
         self.control = FakeControl(folder)
+        self.examination = FakeExamination()
         self.clients: list[Client] = []
         self.server: HttpServer
         self.front: Front
@@ -116,7 +117,12 @@ def with_server(
     async def run() -> None:
         world = World(folder)
         world.front = Front(Turns(world.inference, world.control), limits, admission)
-        app = build_app(world.control, world.inference, world.front.limits)
+        app = build_app(
+            world.control,
+            world.inference,
+            world.front.limits,
+            examination=world.examination,
+        )
         world.server = await serve(app, world.front, bind("127.0.0.1", 0))
         try:
             async with asyncio.timeout(60):
