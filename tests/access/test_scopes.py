@@ -6,7 +6,13 @@ import pytest
 
 from din.access.scopes import NEEDS, is_allowed, needs_of, owns, sees, words_of
 from din.api.admission import NEEDS_OF_KIND
-from din.api.app import _FRONT_PATHS, _access_entries, _entries, _trust_entries
+from din.api.app import (
+    _FRONT_PATHS,
+    _access_entries,
+    _entries,
+    _examine_entries,
+    _trust_entries,
+)
 from din.api.limits import FrontLimits
 from din.api.post import target_of
 from din.domain.trust import SCOPES, Caller
@@ -27,7 +33,7 @@ def routes() -> set[tuple[str, str]]:
     """Every route of the application and of the front."""
     nothing = object()
     entries = _entries(nothing, nothing, FrontLimits()) + _access_entries(nothing)
-    entries += _trust_entries(None)
+    entries += _trust_entries(None) + _examine_entries(nothing, nothing, FrontLimits())
     served = {(method, path) for method, path, _, _ in entries}
     return served | {("GET", "/")} | {("POST", path) for path in _FRONT_PATHS}
 
