@@ -96,6 +96,8 @@ class ScriptedCarving:
         self.whole: Partition | None = None
         """Answered from the second time on that a source is carved."""
         self.carved: set[str] = set()
+        self.encoded: Partition | None = None
+        """Answered where encodings are asked for."""
 
     async def analyse(self, request: AnalyseRequest, source: str, external: Any = None) -> CutTable:
         if isinstance(self.cut, DinError):
@@ -118,6 +120,9 @@ class ScriptedCarving:
             partition = self.cut
         if self.whole is not None and source in self.carved:
             partition = self.whole
+        if request.encodings:
+            assert self.encoded is not None, "no encoded partition was prepared"
+            partition = self.encoded
         self.carved.add(source)
         first, last = partition.slices[0], partition.slices[-1]
         return CarveAnswer(

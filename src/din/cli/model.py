@@ -23,9 +23,11 @@ from din.cli.display import (
     show_table,
 )
 from din.cli.frame import Command, gateway_option, output_option, say, watch_option
+from din.cli.precision import precision_lines
 from din.client.client import Client, decode_answer
 from din.client.http import Answer
 from din.domain.cuts import CutChoice
+from din.domain.model import CutFacts
 from din.domain.tensor import TensorSpec
 from din.domain.views import ModelList, ModelView, ReplicaView, SliceView
 from din.errors import Conflict, NotFound, UsageError
@@ -204,6 +206,7 @@ def _show_model(model: str, gateway: str | None, output: str) -> None:
             ("source", manifest.source_sha256 if manifest is not None else ""),
             ("cuts", "\n".join(_cuts(view))),
             ("choice", "\n".join(choice_lines(view.choice)) if view.choice is not None else ""),
+            ("precision", "\n".join(precision_lines(view.precision))),
             ("notes", "\n".join((*view.notes, *view.warnings))),
         ]
     )
@@ -240,7 +243,8 @@ def crossing(nbytes: int | None) -> str:
 
 def _cuts(view: ModelView) -> list[str]:
     return [
-        f"after slice {cut.after_slice}: {', '.join(cut.tensors)} ({crossing(cut.nbytes)})"
+        f"after slice {cut.after_slice}: {', '.join(cut.tensors)} ({crossing(cut.nbytes)}"
+        + (f" instead of {crossing(cut.nbytes_exact)})" if _is_encoded(cut) else ")")
         for cut in view.cuts
     ]
 
@@ -257,6 +261,10 @@ def choice_lines(choice: CutChoice) -> list[str]:
             f"{part.compute_ms:.1f} ms, {mebibytes(part.memory_mib)}{crossing}{trust}"
         )
     return lines
+
+
+def _is_encoded(cut: CutFacts) -> bool:
+    return cut.nbytes_exact is not None and cut.nbytes != cut.nbytes_exact
 
 
 @click.command(

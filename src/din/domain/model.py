@@ -153,6 +153,8 @@ class ModelManifest(Struct, frozen=True, kw_only=True):
     """None = a batch is answered by one replica."""
     tenant: str = "default"
     """Of the key that registered it first; `default` is shared by all."""
+    precision: Literal["exact", "fp16", "uint8"] = "exact"
+    """The least precise way in which a tensor crosses between its slices."""
 
 
 MODEL_FILE: Final = ""

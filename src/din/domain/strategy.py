@@ -116,10 +116,17 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     precision: Annotated[
         Precision,
         Meta(
-            description="How tensors cross between slices: exact, fp16, uint8 per channel, or as "
-            "DIN finds accurate enough."
+            description="How tensors cross between slices: exact; fp16 or uint8 by channel, after "
+            "a check; auto: uint8, else fp16, where a way is slow and the check passes."
         ),
     ] = "exact"
+    precision_tolerance: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        Meta(
+            description="How far an output may be off by `precision`, as a share of its largest "
+            "magnitude; otherwise 0.01 for fp16 and 0.05 for uint8."
+        ),
+    ] = None
     granularity: Annotated[
         Granularity,
         Meta(
@@ -173,6 +180,7 @@ _KEYS_OF: Final[dict[str, tuple[StrategyType, ...]]] = {
     "slices_max": ("auto",),
     "memory_mib_max": ("graph_partition", "auto"),
     "precision": ("graph_partition", "auto", "operator"),
+    "precision_tolerance": ("graph_partition", "auto", "operator"),
     "granularity": ("operator",),
     "axis": ("input_tiles",),
     "rows_max": ("input_tiles",),
@@ -208,11 +216,11 @@ def faults_of(strategy: Strategy) -> Iterator[Fault]:
             "the partition points say already where the model is cut",
             "leave one of the two out",
         )
-    if strategy.precision in ("fp16", "uint8"):
+    if strategy.precision_tolerance is not None and strategy.precision == "exact":
         yield Fault(
-            ("precision",),
-            f"no encoding {strategy.precision} of tensors between slices is there yet",
-            'use "exact", or "auto" to take one when there is',
+            ("precision_tolerance",),
+            "means nothing where tensors cross exactly",
+            'leave it out, or use "precision": "auto", "fp16" or "uint8"',
         )
     yield from _slice_faults(strategy)
     yield from _range_faults(strategy)

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 
 from din.domain.cuts import CutChoice, CutTable
 from din.domain.deployment import DeploymentState
+from din.domain.encoding import PrecisionCheck
 from din.domain.model import EXTERNAL_FILES_MAX, CutFacts, Edge, ModelManifest, Slice, SliceKind
 from din.domain.node import NodeHealth, NodeProfile, NodeStatus
 from din.domain.plan import Plan
@@ -131,6 +132,8 @@ class ModelView(Struct, frozen=True, kw_only=True):
     """Whose it is; `default` is shared by all."""
     verification: Verification | None = None
     """Whether the slices compute what the whole does."""
+    precision: PrecisionCheck | None = None
+    """How tensors cross between the slices, and why, where not always exactly."""
     is_seal_due: bool = False
     """It lies in plain form, and would be sealed if it were registered now."""
     choice: CutChoice | None = None

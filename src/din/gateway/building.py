@@ -13,12 +13,14 @@ from msgspec.structs import replace
 
 from din.artifacts.files import ArtifactFolder
 from din.backends.options import check_backend_options
-from din.domain.model import CarveAnswer, CarveRequest, Partition
+from din.domain.encoding import Encoding
+from din.domain.model import AdapterSpec, CarveAnswer, CarveRequest, ModelManifest, Partition
 from din.domain.profile import Verification
 from din.domain.views import RegisterModel
 from din.errors import Internal
 from din.gateway.carving import Carving
-from din.gateway.cutting import Choosing, choice_for, choice_of
+from din.gateway.cutting import Choice, Choosing, choice_for, choice_of
+from din.gateway.encoding import Carve, Encoded
 from din.gateway.partition import build_partition, marked_private
 from din.gateway.record import ModelRecord, adapter_of, manifest_of, notes_of, sources_of
 from din.gateway.tiles import tiles_of
@@ -31,6 +33,14 @@ class LookOver(Protocol):
 
     async def __call__(self, subject: Subject) -> Verification:
         """Never raises a DinError."""
+        ...
+
+
+class Encode(Protocol):
+    """How tensors cross between the slices of a new version: `Encoder.encode`."""
+
+    async def __call__(self, subject: Subject, carved: CarveAnswer, carve: Carve) -> Encoded:
+        """Raises BadStrategy for an encoding that loses too much."""
         ...
 
 
@@ -50,6 +60,7 @@ class Builder:
         self.seals = seals
         self._chooser = chooser
         self.look_over: LookOver | None = None
+        self.encode: Encode | None = None
 
     async def build(
         self,
@@ -62,34 +73,32 @@ class Builder:
         is_fetched: Callable[[str], bool],
         drop: Callable[[set[str]], None],
     ) -> ModelRecord:
-        """One version. `is_fetched`: whether nodes fetch that file as it is; `drop` takes the
-        artifacts of what fails; `chosen` are cuts that somebody chose already. Raises as
-        `ModelBook.register`."""
+        """One version. `is_fetched`: whether nodes fetch that file as it is; `drop` takes artifacts
+        that are not needed; `chosen` are cuts chosen already. Raises as `ModelBook.register`."""
         before, after = adapter_of(order.before, "before"), adapter_of(order.after, "after")
         is_encrypted = self.seals(order.encrypt)
         self._check_sources(order)
         choice = choice_of(chosen) if chosen is not None else await choice_for(order, self._chooser)
         carved = await self.carve(order, choice.assignment, is_encrypted=is_encrypted)
-        made = {artifact.sha256 for part in carved.slices for artifact in part.artifacts}
+        made = artifacts_in(carved)
         try:
             _check_options(order, carved)
-            partition = build_partition(carved, before, after)
-            partition = marked_private(partition, order.slicing_strategy.private)
             tiles = tiles_of(order.slicing_strategy, carved)
-            verified = await self._verified(order, carved, partition, tenant, is_encrypted)
+            partition = _partition(order, carved, before, after)
+            subject = _subject(order, carved, partition, tenant, is_encrypted=is_encrypted)
+            verification = await self._verified(subject)
+            encoded = await self._encoded(subject, carved, choice.assignment)
+            made |= (kept := artifacts_in(encoded.carved))
             if is_encrypted:
                 await self._seal_sources(order, is_fetched)
         except BaseException:  # who asked may have gone meanwhile
             drop(made - sources_of(order))
             raise
+        drop(made - kept - sources_of(order))
+        carved, partition = encoded.carved, _partition(order, encoded.carved, before, after)
+        own = {"tenant": tenant, "is_encrypted": is_encrypted, "tiles": tiles}
         return ModelRecord(
-            manifest=replace(
-                manifest_of(order, order.model_id, version, carved, partition),
-                tenant=tenant,
-                is_encrypted=is_encrypted,
-                tiles=tiles,
-                is_cut_by_din=choice.facts is not None and order.slicing_strategy.is_uncut,
-            ),
+            manifest=replace(_manifest(order, version, encoded, partition, choice), **own),
             partition=partition,
             cuts=carved.cuts,
             order=order,
@@ -98,7 +107,8 @@ class Builder:
             notes=(*choice.notes, *notes_of(carved)),
             choice=choice.facts,
             assignment=carved.assignment,
-            verification=verified,
+            verification=verification,
+            precision=encoded.check,
         )
 
     async def _seal_sources(self, order: RegisterModel, is_fetched: Callable[[str], bool]) -> None:
@@ -106,27 +116,12 @@ class Builder:
             if not is_fetched(sha256):
                 await self._carving.seal_source(sha256)
 
-    async def _verified(
-        self,
-        order: RegisterModel,
-        carved: CarveAnswer,
-        partition: Partition,
-        tenant: str,
-        is_encrypted: bool,
-    ) -> Verification | None:
+    async def _verified(self, subject: Subject) -> Verification | None:
         """Before a version is kept, so that a wrong cut never serves. Raises Internal for one."""
-        if order.is_dry_run or self.look_over is None:
+        if subject.order.is_dry_run or self.look_over is None:
             return None
-        if not order.verify:
+        if not subject.order.verify:
             return Verification(state=UNKNOWN, summary="the registration switched verifying off")
-        subject = Subject(
-            order=order,
-            slices=tuple(part for part in partition.slices if part.kind == "model"),
-            edges=partition.edges,
-            inputs=carved.inputs,
-            is_encrypted=is_encrypted,
-            tenant=tenant,
-        )
         found = await self.look_over(subject)
         if found.report is not None and faults_of(found.report):
             raise Internal(
@@ -141,8 +136,27 @@ class Builder:
             if self._artifacts.sealed_file(sha256) is None:
                 self._artifacts.file(sha256)  # raises NotFound for what was not uploaded
 
+    async def _encoded(
+        self, subject: Subject, carved: CarveAnswer, assignment: tuple[int, ...]
+    ) -> Encoded:
+        order = subject.order
+        if order.slicing_strategy.precision == "exact" or self.encode is None:
+            return Encoded(carved, None)
+
+        async def carve(encodings: dict[str, Encoding]) -> CarveAnswer:
+            return await self.carve(
+                order, assignment, is_encrypted=subject.is_encrypted, encodings=encodings
+            )
+
+        return await self.encode(subject, carved, carve)
+
     async def carve(
-        self, order: RegisterModel, assignment: tuple[int, ...], *, is_encrypted: bool
+        self,
+        order: RegisterModel,
+        assignment: tuple[int, ...] = (),
+        *,
+        is_encrypted: bool,
+        encodings: dict[str, Encoding] | None = None,
     ) -> CarveAnswer:
         """Slices as the order and the assignment want them. Raises as the carver."""
         return await self._carving.carve(
@@ -152,6 +166,7 @@ class Builder:
                 strategy=order.slicing_strategy,
                 input_shapes=order.inputs,
                 assignment=assignment,
+                encodings=encodings or {},
             ),
             order.source_sha256,
             order.external,
@@ -162,3 +177,46 @@ class Builder:
 def _check_options(order: RegisterModel, carved: CarveAnswer) -> None:
     for backend in {part.backend for part in carved.slices}:
         check_backend_options(backend, order.backend_options)
+
+
+def artifacts_in(carved: CarveAnswer) -> set[str]:
+    """Every file of the slices."""
+    return {artifact.sha256 for part in carved.slices for artifact in part.artifacts}
+
+
+def _manifest(
+    order: RegisterModel, version: str, encoded: Encoded, partition: Partition, choice: Choice
+) -> ModelManifest:
+    return replace(
+        manifest_of(order, order.model_id, version, encoded.carved, partition),
+        precision=encoded.check.kind if encoded.check is not None else "exact",
+        is_cut_by_din=choice.facts is not None and order.slicing_strategy.is_uncut,
+    )
+
+
+def _partition(
+    order: RegisterModel,
+    carved: CarveAnswer,
+    before: AdapterSpec | None,
+    after: AdapterSpec | None,
+) -> Partition:
+    partition = build_partition(carved, before, after)
+    return marked_private(partition, order.slicing_strategy.private)
+
+
+def _subject(
+    order: RegisterModel,
+    carved: CarveAnswer,
+    partition: Partition,
+    tenant: str,
+    *,
+    is_encrypted: bool,
+) -> Subject:
+    return Subject(
+        order=order,
+        slices=tuple(part for part in partition.slices if part.kind == "model"),
+        edges=partition.edges,
+        inputs=carved.inputs,
+        is_encrypted=is_encrypted,
+        tenant=tenant,
+    )

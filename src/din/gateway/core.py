@@ -32,6 +32,7 @@ from din.gateway.dialable import dialable
 from din.gateway.direct import DirectWorkers
 from din.gateway.dispatch import Dispatch
 from din.gateway.drains import DrainBook
+from din.gateway.encoding import Encoder, EncodingRooms
 from din.gateway.epochs import EpochBook
 from din.gateway.examination import examiner_of, probes_of
 from din.gateway.fleet import Fleet
@@ -107,8 +108,7 @@ class Gateway:
         self.roll = Roll(effects.store, effects.wall_clock_ms)
         self.labels = LabelBook(effects.store)
         self.links = NodeLinks(effects.report, takes_workers=effects.takes_workers)
-        self.direct = DirectWorkers(loop)
-        self.drains = DrainBook(effects.store, effects.report)
+        self.direct, self.drains = DirectWorkers(loop), DrainBook(effects.store, effects.report)
         self.fleet = Fleet(
             effects.membership,
             effects.policy,
@@ -153,6 +153,8 @@ class Gateway:
             keeper = self.models.keeper
             keeper.needed_too, cache.drop = cache.held, keeper.drop
         self.models.builder.look_over = self.examiner.look_over
+        rooms = EncodingRooms(self.examiner, self.fleet.fleet_nodes, self.effects.wall_clock_iso)
+        self.models.builder.encode = Encoder(rooms).encode
         self.deployer.on_ready = self._model_ready
         self.deployer.on_failed = self._model_failed
         self.deployer.on_too_large = self._model_too_large

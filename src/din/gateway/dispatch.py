@@ -10,6 +10,7 @@ from din.errors import Busy, DinError, Internal, Unavailable
 from din.gateway.express import CANCELLED, Express
 from din.gateway.failure import AttemptFailed
 from din.gateway.metrics import OK
+from din.gateway.precise import check_precision
 from din.gateway.request import Request
 from din.gateway.request_tools import RequestTools
 from din.gateway.service import InferenceAnswer, InferenceCall, InferenceDone
@@ -61,6 +62,7 @@ class Dispatch:
             return None
         try:
             serving = self._book.serving(call.model_id, call.version)
+            check_precision(serving.deployment.manifest, call)
             if len(self._sharding.shards(serving, call)) > 1:
                 return None
         except DinError:
@@ -109,6 +111,7 @@ class Dispatch:
     async def _run(self, call: InferenceCall, started_ms: float) -> InferenceAnswer:
         self._admit()
         serving = self._book.serving(call.model_id, call.version)
+        check_precision(serving.deployment.manifest, call)
 
         async def run(one: InferenceCall) -> InferenceAnswer:
             request = Request(self._tools, serving, one, started_ms)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from dataclasses import replace as with_changes
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -30,7 +31,7 @@ from din.domain.strategy import Strategy
 from din.domain.tensor import TensorMeta, TensorSpec, check_tensor
 from din.domain.views import RegisterModel
 from din.errors import BadTensor, CannotPlace, DinError, ExecutionFailed
-from din.gateway.probes import ProbeJob, Probes
+from din.gateway.probes import Probed, ProbeJob, Probes
 from din.gateway.profiles import ProfileBook
 from din.gateway.record import ModelRecord
 from din.gateway.verification import (
@@ -56,7 +57,7 @@ class Carve(Protocol):
     """How the whole of a model is made: as `Builder.carve`."""
 
     async def __call__(
-        self, order: RegisterModel, assignment: tuple[int, ...], *, is_encrypted: bool
+        self, order: RegisterModel, assignment: tuple[int, ...] = (), *, is_encrypted: bool
     ) -> CarveAnswer:
         """Raises as the carver."""
         ...
@@ -101,7 +102,7 @@ class Examiner:
         shapes = asked.shapes | {each.name: each.shape for each in asked.inputs}
         nodes = self._one_of_each(asked.node)
         with self._rooms.borrowing() as made:
-            whole = await self._whole(subject, made)
+            whole = await self.whole(subject, made)
             order = ProbeOrder(
                 kind="profile",
                 parts=(replace(part_of(whole), index=-1),),
@@ -196,7 +197,17 @@ class Examiner:
     async def verify(self, record: ModelRecord, asked: VerifyModel) -> Verification:
         """Whole against sliced. Raises CannotPlace when no node can hold the whole, and what a
         probe raises."""
-        return await self._verify(Subject.of(record), asked, is_quick=False)
+        subject = Subject.of(record)
+        if record.manifest.precision == "exact":
+            return await self._verify(subject, asked, is_quick=False)
+        # The cuts are held to the whole bit for bit; what encodings cost was checked apart.
+        with self._rooms.borrowing() as made:
+            carved = await self._rooms.carve(
+                subject.order, record.assignment, is_encrypted=subject.is_encrypted
+            )
+            made |= {each.sha256 for part in carved.slices for each in part.artifacts}
+            plain = with_changes(subject, slices=carved.slices, edges=carved.edges)
+            return await self._verify(plain, asked, is_quick=False)
 
     async def look_over(self, subject: Subject) -> Verification:
         """The quick verification of a new version: one made-up input. What stands in its way is a
@@ -221,7 +232,7 @@ class Examiner:
         reports: list[VerifyReport] = []
         node = ""
         with self._rooms.borrowing() as made:
-            whole = await self._whole(subject, made)
+            whole = await self.whole(subject, made)
             for window in windows_of(whole, in_order(subject.slices, subject.edges)):
                 order = verify_order(
                     whole,
@@ -239,9 +250,20 @@ class Examiner:
                 node, node_id = probed.node, probed.node_id
         return verdict(merged(reports), node, self._rooms.wall_clock_iso())
 
-    # Both.
+    # For both, and for the choice of encodings.
 
-    async def _whole(self, subject: Subject, made: set[str]) -> Slice:
+    def borrowing(self) -> AbstractContextManager[set[str]]:
+        """Artifacts put into the set are kept until it is left."""
+        return self._rooms.borrowing()
+
+    async def ask(
+        self, subject: Subject, order: ProbeOrder, parts: Sequence[Slice], timeout_ms: int
+    ) -> Probed:
+        """Run one probe over these parts on any node. Raises as `Probes.run`."""
+        job = self._job(subject, order, parts, (), (), ())
+        return await self._rooms.probes.run(job, None, timeout_ms)
+
+    async def whole(self, subject: Subject, made: set[str]) -> Slice:
         """The model in one slice; its files live as long as `made`."""
         if len(subject.slices) == 1:
             return subject.slices[0]

@@ -65,7 +65,9 @@ class Holding:
         self.cut_refusal: DinError | None = None
         """Why DIN could not cut it to fit either."""
         strategy = record.order.slicing_strategy
-        self.may_be_cut = (strategy.is_uncut or strategy.type == "auto") and record.choice is None
+        is_left_to_din = strategy.is_uncut or strategy.type == "auto"
+        is_cut = record.choice is not None or record.manifest.is_cut_by_din
+        self.may_be_cut = is_left_to_din and not is_cut
         self._assigned: dict[tuple[int, NodeId], float] = {}
         """(slice, node) -> when it was asked for."""
         self._ready: set[tuple[int, NodeId]] = set()

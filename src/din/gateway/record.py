@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from din.adapters.catalogue import check_adapter
 from din.domain.cuts import CutChoice
+from din.domain.encoding import PrecisionCheck
 from din.domain.model import (
     AdapterSpec,
     CarveAnswer,
@@ -47,6 +48,8 @@ class ModelRecord(Struct, frozen=True, kw_only=True):
     """Slice of each operator, in the order of the model's CutTable."""
     verification: Verification | None = None
     """Whether its slices compute what the whole does, as found last; None before that was asked."""
+    precision: PrecisionCheck | None = None
+    """How tensors cross between its slices, and why; None where all were to cross exactly."""
 
 
 def read_record(entry: Entry) -> ModelRecord:

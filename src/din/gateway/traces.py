@@ -61,6 +61,7 @@ class _Kept(NamedTuple):
             spans=build_spans(self.timings, outcome.shape.edges, outcome.duration_ms, self.names),
             attempts=outcome.records,
             path=outcome.path,
+            precision=outcome.manifest.precision,
             error=outcome.error,
         )
 
@@ -98,6 +99,7 @@ class _Joined(NamedTuple):
             spans=tuple(sorted(spans, key=lambda span: span.start_ms)),
             attempts=tuple(each for _, trace in traces for each in trace.attempts),
             path="shards",
+            precision=self.outcome.manifest.precision,
             error=self.outcome.error,
         )
 

@@ -61,8 +61,15 @@ def _stuck_on(gateway: Gateway, node_id: NodeId) -> tuple[StuckSlice, ...]:
 
 
 def plan_notes(record: ModelRecord, indexes: Collection[int]) -> tuple[str, ...]:
-    """What a plan says beside its placements: why it is cut so, and what may not go everywhere."""
-    return (*_choice_notes(record), *_trust_notes(record.partition, indexes))
+    """What a plan says beside its placements: why it is cut so, how tensors cross, and what may not
+    go everywhere."""
+    trust = _trust_notes(record.partition, indexes)
+    return (*_choice_notes(record), *_precision_notes(record), *trust)
+
+
+def _precision_notes(record: ModelRecord) -> tuple[str, ...]:
+    check = record.precision
+    return (f"precision at the cuts: {check.kind}; {check.reason}",) if check is not None else ()
 
 
 def _trust_notes(partition: Partition, indexes: Collection[int]) -> tuple[str, ...]:
@@ -126,6 +133,7 @@ def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
         choice=record.choice,
         tenant=manifest.tenant,
         verification=record.verification,
+        precision=record.precision,
         is_seal_due=not manifest.is_encrypted and gateway.vault.seals(record.order.encrypt),
     )
 

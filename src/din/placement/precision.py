@@ -6,6 +6,8 @@ spares cost more. Whether the accuracy is still good enough only a run can tell.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from math import isfinite, prod
 from typing import Final
 
@@ -21,10 +23,11 @@ from din.domain.encoding import (
     EncodingKind,
     OutputLoss,
 )
+from din.domain.node import FleetNode
 from din.domain.probe import TensorRange
 from din.domain.strategy import Precision
 from din.domain.tensor import DTYPE_BYTES, TensorSpec
-from din.placement.ways import WayFacts
+from din.placement.ways import ASSUMED, WayFacts
 
 CODING_MS_PER_MIB: Final = 1.0
 """Encoding and decoding together, per MiB of the plain tensor: twice what an idle core takes."""
@@ -34,6 +37,10 @@ SPREAD_MIN: Final = 0.1
 """Samples that differ by less than this share of all deviation look alike."""
 CODES_MAX: Final = 255
 HEADROOM: Final = 0.1
+LINK_LABEL: Final = "link_mbit"
+"""How fast a node's network is, where somebody said so."""
+BITS_PER_BYTE: Final = 8
+_SPEED: Final = re.compile(r"[1-9][0-9]{0,6}")
 _MIB: Final = 1024 * 1024
 _SMALLEST_SCALE: Final = 2.0**-126
 """A scale below is no normal FP32."""
@@ -83,6 +90,18 @@ def slow_enough(nbytes: int, dtype: str, kind: EncodingKind, way: WayFacts) -> s
         f"its way carries {way.mib_per_second:g} MiB/s: {kind} would spare {spared_ms:.3g} ms and "
         f"cost {coding_ms:.3g} ms"
     )
+
+
+def slowest_way(nodes: Sequence[FleetNode]) -> WayFacts:
+    """Between the nodes that are ready: as fast as the slowest of them by its label LINK_LABEL, in
+    Mbit/s, else as fast as is assumed."""
+    speeds = [
+        float(text) / BITS_PER_BYTE * 1e6 / _MIB
+        for node in nodes
+        if node.status == "ready"
+        and _SPEED.fullmatch(text := node.profile.labels.get(LINK_LABEL, ""))
+    ]
+    return WayFacts(mib_per_second=min([ASSUMED.mib_per_second, *speeds]))
 
 
 def encoding_of(spec: TensorSpec, seen: TensorRange, kind: EncodingKind) -> Encoding | Refused:

@@ -1,0 +1,364 @@
+"""How encodings are chosen for a new version, over an examiner that answers by a script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from gateway_fakes import chain_of, manifest_of, spec
+from gateway_play import GatewayPlay
+from msgspec.structs import replace
+from stories import perform
+
+from din.domain.encoding import Encoding, OutputLoss
+from din.domain.model import Artifact, CarveAnswer, Partition, Slice
+from din.domain.node import FleetNode, NodeHealth, NodeId, NodeProfile
+from din.domain.probe import (
+    REPORT_TENSOR,
+    CalibrateReport,
+    PrecisionReport,
+    ProbeOrder,
+    TensorRange,
+)
+from din.domain.strategy import Strategy
+from din.domain.tensor import TensorSpec
+from din.domain.views import RegisterModel
+from din.errors import BadStrategy, CannotPlace, ExecutionFailed, TooLarge, UsageError
+from din.gateway.encoding import Encoded, Encoder, EncodingRooms, crossing
+from din.gateway.precise import check_precision
+from din.gateway.probes import Probed
+from din.gateway.service import InferenceCall
+from din.gateway.verification import Subject
+
+SHAPE = (1, 4, 512, 512)
+CROSSING_BYTES = 4 * 4 * 512 * 512
+
+
+def cut_in(count: int, **more: Any) -> Partition:
+    """A chain whose tensors have four channels, and files."""
+    partition = chain_of(count, **more)
+    slices = [
+        replace(
+            part,
+            artifacts=(Artifact(f"{part.index}-of-{count}", 1),),
+            inputs=tuple(TensorSpec(each.name, "FP32", SHAPE) for each in part.inputs),
+            outputs=tuple(TensorSpec(each.name, "FP32", SHAPE) for each in part.outputs),
+        )
+        for part in partition.slices
+    ]
+    return replace(partition, slices=tuple(slices))
+
+
+def answer_of(partition: Partition, **more: Any) -> CarveAnswer:
+    fields: dict[str, Any] = {
+        "source_sha256": "0" * 64,
+        "inputs": (spec("t0"),),
+        "outputs": (spec("y"),),
+        "slices": partition.slices,
+        "edges": partition.edges,
+        "cuts": (),
+        "operators": 3,
+        "opset": 17,
+        "ir_version": 8,
+    }
+    return CarveAnswer(**(fields | more))
+
+
+class Script:
+    """An examiner whose probes see these ranges and lose that much, kind by kind."""
+
+    def __init__(self, losses: dict[str, float | None], ranges: dict[str, Any] | None = None):
+        self.losses = losses
+        self.ranges = ranges or {}
+        self.orders: list[ProbeOrder] = []
+        self.parts: list[Sequence[Slice]] = []
+        self.fault: Exception | None = None
+        self.encodings: list[dict[str, Encoding]] = []
+        self.dropped: set[str] = set()
+        self.nodes: tuple[FleetNode, ...] = ()
+
+    @contextmanager
+    def borrowing(self) -> Generator[set[str]]:
+        made: set[str] = set()
+        yield made
+        self.dropped |= made
+
+    async def whole(self, subject: Subject, made: set[str]) -> Slice:
+        whole = cut_in(1).slices[0]
+        made.update(each.sha256 for each in whole.artifacts)
+        return whole
+
+    async def ask(
+        self, subject: Subject, order: ProbeOrder, parts: Sequence[Slice], timeout_ms: int
+    ) -> Probed:
+        self.orders.append(order)
+        self.parts.append(parts)
+        if self.fault is not None:
+            raise self.fault
+        return Probed(self.answer(order), NodeId("a"), "edge-1")
+
+    def answer(self, order: ProbeOrder) -> CalibrateReport | PrecisionReport:
+        if order.kind == "calibrate":
+            found = tuple(self._range(name) for name in order.tensors)
+            return CalibrateReport(inputs=(), ranges=found, samples=order.samples)
+        kind = next(iter(self.encodings[-1].values())).kind
+        loss = self.losses[kind]
+        output = OutputLoss(name="y", max_absolute=1.0, mean_absolute=0.1, loss=loss)
+        return PrecisionReport(inputs=(), outputs=(output,), samples=order.samples)
+
+    def _range(self, name: str) -> TensorRange:
+        fields: dict[str, Any] = {
+            "name": name,
+            "dtype": "FP32",
+            "shape": SHAPE,
+            "minimum": -1.0,
+            "maximum": 1.0,
+            "channel_minima": (-1.0,) * 4,
+            "channel_maxima": (1.0,) * 4,
+            "spread": 0.5,
+        }
+        return TensorRange(**(fields | self.ranges.get(name, {})))
+
+    async def carve(self, encodings: dict[str, Encoding]) -> CarveAnswer:
+        self.encodings.append(encodings)
+        kind = next(iter(encodings.values())).kind
+        partition = cut_in(2)
+        slices = [
+            replace(part, artifacts=(Artifact(f"{part.index}-{kind}", 1),))
+            for part in partition.slices
+        ]
+        return answer_of(replace(partition, slices=tuple(slices)))
+
+    def encode(self, precision: str, carved: CarveAnswer | None = None, **more: Any) -> Encoded:
+        order: dict[str, Any] = {"is_dry_run": more.pop("is_dry_run", False)}
+        strategy = Strategy(precision=precision, **more)  # type: ignore[arg-type]
+        carved = carved if carved is not None else answer_of(cut_in(2))
+        subject = Subject(
+            order=RegisterModel(
+                model_id="m", source_sha256="0" * 64, slicing_strategy=strategy, **order
+            ),
+            slices=carved.slices,
+            edges=carved.edges,
+            inputs=carved.inputs,
+            is_encrypted=False,
+            tenant="default",
+        )
+        rooms = EncodingRooms(self, lambda: self.nodes, lambda: "now")
+        return asyncio.run(Encoder(rooms).encode(subject, carved, self.carve))
+
+
+def node(name: str, mbit: str = "") -> FleetNode:
+    return FleetNode(
+        profile=NodeProfile(
+            node_id=NodeId(name),
+            session=1,
+            name=name,
+            device_type="x86_64-cpu",
+            cpu_model="c",
+            cpu_isa=(),
+            cpu_cores=1,
+            memory_mib=1000,
+            labels={"link_mbit": mbit} if mbit else {},
+        ),
+        health=NodeHealth(),
+        status="ready",
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., None]:
+    return partial(perform, tmp_path)
+
+
+SLOW = (node("edge-1"), node("edge-2", "10"))
+GOOD: dict[str, float | None] = {"uint8": 0.02, "fp16": 0.0001}
+
+
+@pytest.mark.parametrize("kind", ["fp16", "uint8"])
+def test_an_encoding_that_the_strategy_names_is_used_after_its_check(kind: str) -> None:
+    script = Script(GOOD)
+    found = script.encode(kind)
+    assert [each.kind for each in script.orders] == ["calibrate", "precision"]
+    assert [each.samples for each in script.orders] == [8, 8]
+    assert [part.index for part in script.orders[1].parts] == [-1, 0, 1]
+    assert found.carved.slices[0].artifacts[0].sha256 == f"0-{kind}"
+    check = found.check
+    assert check is not None
+    assert (check.kind, check.asked, check.node, check.checked_at) == (kind, kind, "edge-1", "now")
+    assert check.tolerance == {"fp16": 0.01, "uint8": 0.05}[kind]
+    (tensor,) = check.tensors
+    width = {"fp16": 2, "uint8": 4}[kind]
+    assert (tensor.nbytes, tensor.nbytes_exact) == (CROSSING_BYTES // width, CROSSING_BYTES)
+    assert tensor.channels == (4 if kind == "uint8" else 0)
+    assert "made-up inputs" in check.warnings[0]
+    assert script.dropped == {"0-of-1"}, "the whole goes, what is used stays"
+
+
+def test_an_encoding_that_the_strategy_names_and_that_loses_too_much_is_refused() -> None:
+    script = Script({"uint8": 0.2})
+    with pytest.raises(BadStrategy, match=r"off by 20.00% .* over the tolerance of 5.00%"):
+        script.encode("uint8")
+    assert script.dropped == {"0-of-1", "0-uint8", "1-uint8"}
+    assert script.encode("uint8", precision_tolerance=0.25).check is not None
+
+
+def test_auto_takes_the_narrowest_encoding_that_is_accurate_enough_on_a_slow_way() -> None:
+    for losses, kind in ((GOOD, "uint8"), ({"uint8": 0.2, "fp16": 0.001}, "fp16")):
+        script = Script(losses)
+        script.nodes = SLOW
+        check = script.encode("auto").check
+        assert check is not None
+        assert check.kind == kind
+    assert "0-uint8" in script.dropped
+
+
+def test_auto_stays_exact_where_everything_loses_too_much_and_says_what() -> None:
+    script = Script({"uint8": 0.2, "fp16": None})
+    script.nodes = SLOW
+    carved = answer_of(cut_in(2))
+    found = script.encode("auto", carved)
+    assert found.carved is carved
+    assert found.check is not None
+    assert found.check.kind == "exact"
+    assert "uint8: output 'y' is off by 20.00%" in found.check.reason
+    assert "fp16: output 'y' cannot be compared" in found.check.reason
+
+
+def test_auto_measures_nothing_where_ways_are_fast() -> None:
+    script = Script(GOOD)
+    script.nodes = (node("edge-1", "10000"), node("edge-2"))
+    found = script.encode("auto")
+    assert not script.orders
+    assert found.check is not None
+    assert found.check.kind == "exact"
+    assert "its way carries 500 MiB/s" in found.check.tensors[0].reason
+
+
+def test_what_may_not_be_encoded_crosses_exactly_with_the_reason() -> None:
+    script = Script(GOOD, {"t2": {"maximum": 70000.0}})
+    partition = cut_in(4)
+    carved = answer_of(partition, exact_only={"t1": "it is INT64"})
+    check = script.encode("fp16", carved).check
+    assert check is not None
+    assert list(script.encodings[0]) == ["t3"]
+    assert script.orders[0].tensors == ("t2", "t3")
+    reasons = {each.tensor: each.reason for each in check.tensors}
+    assert reasons["t1"] == "it is INT64"
+    assert "FP16 ends at 65504" in reasons["t2"]
+    assert reasons["t3"] == ""
+
+
+def test_where_nothing_can_be_encoded_everything_crosses_exactly() -> None:
+    script = Script(GOOD, {"t1": {"is_finite": False}})
+    check = script.encode("uint8").check
+    assert check is not None
+    assert (check.kind, check.reason) == ("exact", "no tensor can be encoded")
+    assert "NaN or infinity" in check.tensors[0].reason
+    assert [each.kind for each in script.orders] == ["calibrate"]
+
+
+def test_one_slice_and_a_dry_run_need_no_probe() -> None:
+    script = Script(GOOD)
+    whole = script.encode("uint8", answer_of(cut_in(1))).check
+    dry = script.encode("uint8", is_dry_run=True).check
+    assert whole is not None
+    assert dry is not None
+    assert whole.reason == "nothing crosses between slices"
+    assert dry.reason.startswith("a dry run measures nothing")
+    assert not script.orders
+
+
+def test_without_a_check_auto_is_exact_and_a_named_encoding_is_refused() -> None:
+    script = Script(GOOD)
+    script.nodes = SLOW
+    script.fault = CannotPlace("no node is ready", hint="start one")
+    check = script.encode("auto").check
+    assert check is not None
+    assert check.reason == "nothing could be checked: no node is ready"
+    with pytest.raises(CannotPlace, match="precision fp16 cannot be checked: no node is ready"):
+        script.encode("fp16")
+
+
+def test_a_partition_of_more_files_than_a_probe_holds_cannot_be_checked() -> None:
+    script = Script(GOOD)
+    carved = answer_of(cut_in(40))
+
+    async def carve(encodings: dict[str, Encoding]) -> CarveAnswer:
+        return carved
+
+    script.carve = carve  # type: ignore[method-assign]
+    with pytest.raises(TooLarge, match="40 slices are 41 files"):
+        script.encode("fp16", carved)
+
+
+def test_a_report_of_another_kind_is_an_error() -> None:
+    script = Script(GOOD)
+
+    async def ask(*_: Any) -> Probed:
+        return Probed(PrecisionReport(inputs=(), outputs=()), NodeId("a"), "edge-1")
+
+    script.ask = ask  # type: ignore[method-assign]
+    with pytest.raises(ExecutionFailed, match="a report of another kind"):
+        script.encode("fp16")
+
+
+def test_only_what_goes_from_slice_to_slice_crosses() -> None:
+    assert list(crossing(answer_of(cut_in(3)))) == ["t1", "t2"]
+
+
+def test_a_version_with_encodings_serves_by_them_and_keeps_its_check(run) -> None:
+    async def story(play: GatewayPlay) -> None:
+        answering = play.add()
+        answering.output = REPORT_TENSOR
+        script = Script(GOOD)
+        script.encodings = [{"t1": Encoding(kind="fp16")}]
+
+        def answers(body: bytes) -> bytes:
+            kind = "calibrate" if b'"calibrate"' in body else "precision"
+            order = ProbeOrder(kind=kind, parts=(), tensors=("t1",), samples=8)
+            return msgspec.json.encode(script.answer(order))
+
+        answering.answers = answers
+        play.carving.whole = chain_of(1)
+        play.carving.encoded = chain_of(2, labels={"encoded": "yes"})
+        answering.labels = {"encoded": "yes"}
+        view = await play.register(chain_of(2), precision="fp16")
+        assert view.precision is not None
+        assert view.precision.kind == "fp16"
+        assert play.carving.requests[-1].encodings == {"t1": Encoding(kind="fp16")}
+        record = play.gateway.models.record("faces")
+        assert record.manifest.precision == "fp16"
+        assert record.partition.slices[0].labels == {"encoded": "yes"}
+        await play.crash()
+        assert play.service.inspect_model("faces").precision == view.precision
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("registered", "asked", "is_served"),
+    [
+        ("exact", "exact", True),
+        ("uint8", None, True),
+        ("uint8", "uint8", True),
+        ("fp16", "uint8", True),
+        ("uint8", "fp16", False),
+        ("fp16", "exact", False),
+    ],
+)
+def test_a_request_gets_the_precision_that_it_asks_for_or_a_better_one(
+    registered: Any, asked: Any, is_served: bool
+) -> None:
+    manifest = manifest_of(chain_of(2), precision=registered)
+    call = InferenceCall(model_id="faces", metas=(), chunks=(), is_adapted=False, precision=asked)
+    if is_served:
+        check_precision(manifest, call)
+        return
+    with pytest.raises(UsageError, match=f"tensors cross as {registered}"):
+        check_precision(manifest, call)
