@@ -130,7 +130,8 @@ def impostor(tmp_path: Path) -> Generator[Impostor]:
         (answer(b"<html>", 200), Unreachable, "answered no certificate"),
         (answer(b"\xff\xfe"), Unreachable, "answered no certificate"),
         (answer(b"x" * 70_000), Unreachable, "answered more than 65536 bytes"),
-        (answer(b"x" * 7_000)[:5_000], Unreachable, "answered no certificate"),
+        # Earlier releases of Python 3.11 tell of the cut, later ones of what came before it.
+        (answer(b"x" * 7_000)[:5_000], Unreachable, "answered no certificate|broke off"),
         (b"SSH-2.0-OpenSSH_9\r\n", Unreachable, "broke off"),
         (b"", Unreachable, "broke off"),
         (b"HTTP/1.1 200 X\r\n" + b"a: b\r\n" * 200 + b"\r\n", Unreachable, "broke off"),
