@@ -291,7 +291,7 @@ def no_node_can_hold_it(out: Path, face: Path, *, is_tls: bool) -> None:
                            "--gateway", net.url)  # fmt: skip
         net.wait_ready(3)
         config = write_config(net, "centerface-auto", model_id="centerface-auto", replicas=1,
-                              inputs={"input.1": [1, 3, SIDE, SIDE]}, slicing_strategy=None,
+                              inputs={"input.1": [1, 3, SIDE, SIDE]}, slicing_strategy={},
                               before=None, after=None)  # fmt: skip
         print(net.din("model", "register", "--config", str(config)).rstrip())
         view = json.loads(net.din("model", "inspect", "centerface-auto", "-o", "json"))
