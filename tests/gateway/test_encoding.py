@@ -137,7 +137,7 @@ class Script:
 
     def encode(self, precision: str, carved: CarveAnswer | None = None, **more: Any) -> Encoded:
         order: dict[str, Any] = {"is_dry_run": more.pop("is_dry_run", False)}
-        strategy = Strategy(precision=precision, **more)  # type: ignore[arg-type]
+        strategy = Strategy(precision=precision, **more)
         carved = carved if carved is not None else answer_of(cut_in(2))
         subject = Subject(
             order=RegisterModel(
@@ -292,7 +292,7 @@ def test_a_partition_of_more_files_than_a_probe_holds_cannot_be_checked() -> Non
     async def carve(encodings: dict[str, Encoding]) -> CarveAnswer:
         return carved
 
-    script.carve = carve  # type: ignore[method-assign]
+    script.carve = carve
     with pytest.raises(TooLarge, match="40 slices are 41 files"):
         script.encode("fp16", carved)
 
@@ -303,7 +303,7 @@ def test_a_report_of_another_kind_is_an_error() -> None:
     async def ask(*_: Any) -> Probed:
         return Probed(PrecisionReport(inputs=(), outputs=()), NodeId("a"), "edge-1")
 
-    script.ask = ask  # type: ignore[method-assign]
+    script.ask = ask
     with pytest.raises(ExecutionFailed, match="a report of another kind"):
         script.encode("fp16")
 
