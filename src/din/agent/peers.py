@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Final
@@ -154,6 +154,10 @@ class Peers:
         """An open link to somebody."""
         peer = self._peers.get(peer_id)
         return peer.link() if peer is not None else None
+
+    def links(self) -> Iterator[Link]:
+        """All that are open."""
+        return (link for peer in self._peers.values() for link in peer.links if link.is_open)
 
     def address_changed(self, gone: Container[str]) -> None:
         """Our own addresses changed: links by one that is gone are dead, and dials that failed may

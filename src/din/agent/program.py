@@ -38,6 +38,7 @@ from din.agent.sensor_news import SensorNews
 from din.agent.slices import Slices
 from din.agent.trust import NodeTrust, open_trust
 from din.agent.unsealer import Unsealer
+from din.agent.way_news import WayNews
 from din.agent.zygote import Zygote
 from din.config import NodeConfig
 from din.domain.node import NodeHealth, NodeProfile
@@ -113,6 +114,7 @@ class Agent:
             self._executor, self._peers, self._offers, self._slices, self._named, report
         )
         self._peers.connect(self._router, self._slices.reach_changed)
+        self._way_news = WayNews(self._peers.links, self._tell)
         self._server, self._joiner = self._make_server(), self._make_joiner()
         self._redialler: Redialler | None = None
         self._changes: set[asyncio.Task[None]] = set()
@@ -232,7 +234,9 @@ class Agent:
         return replace(self._profile, addresses=self._addresses.current)
 
     def _health(self) -> NodeHealth:
-        self._sensor_news.look(self._loop.time() * 1000)
+        now_ms = self._loop.time() * 1000
+        self._sensor_news.look(now_ms)
+        self._way_news.look(now_ms)
         return self._sensors.health(self._executor.queue_length)
 
     def _on_joined(self, joined: Joined) -> None:

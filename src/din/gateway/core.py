@@ -50,10 +50,11 @@ from din.gateway.serving import Serving
 from din.gateway.terrain import roomiest_mib, terrain_of
 from din.gateway.traces import TraceBook
 from din.gateway.vault import Vault, has_aes
+from din.gateway.way_book import WayBook
 from din.placement.capability import TRUSTED
 from din.placement.policy import Policy
 from din.store.contract import Store
-from din.wire.messages import Offer, Prepared, PrepareFailed, ThrownOut, WorkerDied
+from din.wire.messages import Measured, Offer, Prepared, PrepareFailed, ThrownOut, WorkerDied
 
 REQUEST_BITS = 62
 """Of the first request's number: the rest counts up from there in 63 bits."""
@@ -108,6 +109,7 @@ class Gateway:
         self.roll = Roll(effects.store, effects.wall_clock_ms)
         self.labels = LabelBook(effects.store)
         self.links = NodeLinks(effects.report, takes_workers=effects.takes_workers)
+        self.ways = WayBook(effects.gateway_id, self.links, effects.clock)
         self.direct, self.drains = DirectWorkers(loop), DrainBook(effects.store, effects.report)
         self.fleet = Fleet(
             effects.membership,
@@ -332,6 +334,10 @@ class Gateway:
 
     def offered(self, node_id: NodeId, message: Offer) -> None:
         """A worker was handed over: who waits may have room now."""
+
+    def measured(self, node_id: NodeId, message: Measured) -> None:
+        """What a node knows of its links."""
+        self.ways.heard(node_id, message)
 
     def worker_died(self, node_id: NodeId, message: WorkerDied) -> None:
         """A worker ended: counted and told; what ran in it was answered or is run again."""

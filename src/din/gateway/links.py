@@ -7,7 +7,7 @@ on as it came, or answered with a failure that blames the target.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
@@ -28,6 +28,8 @@ from din.wire.messages import (
     AnyMessage,
     BusyNode,
     Failed,
+    Measured,
+    MeasuredWay,
     Offer,
     Prepared,
     PrepareFailed,
@@ -74,6 +76,10 @@ class LinkEvents(Protocol):
         """A worker ended and is started again."""
         ...
 
+    def measured(self, node_id: NodeId, message: Measured) -> None:
+        """What a node knows of its links."""
+        ...
+
 
 class NodeLinks:
     """All open links by node. Implements transport.link.LinkHandler and relay.Sender."""
@@ -116,6 +122,13 @@ class NodeLinks:
             return None
         is_here = link.is_local or is_loopback(link.peer_host) or link.peer_host == link.local_host
         return "" if is_here else link.peer_host
+
+    def measured(self) -> Iterator[tuple[NodeId, MeasuredWay]]:
+        """See way_book.OwnLinks."""
+        for node_id, link in self._links.items():
+            if not link.is_local and link.rtt_ms is not None:
+                way = MeasuredWay(node_id, link.rtt_ms / 2, link.mib_per_second)
+                yield NodeId(node_id), way
 
     def send(
         self, node_id: str, message: AnyMessage, body: Sequence[memoryview | bytes] = ()
@@ -203,6 +216,8 @@ class NodeLinks:
                 self._pass_on(link, message, body)
             case Prepared():
                 self._who().prepared(node_id, message)
+            case Measured():
+                self._who().measured(node_id, message)
             case PrepareFailed():
                 self._who().prepare_failed(node_id, _cut(message))
             case Offer():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
+from msgspec.structs import replace
 
 from din.domain.node import NodeId
 from din.placement.layout import LINK_LATENCY_MS, LINK_MIB_PER_SECOND
@@ -20,15 +21,30 @@ HERE: Final = NodeId("")
 _MIB: Final = 1024 * 1024
 
 
+Source = Literal["assumed", "measured", "same machine"]
+
+
 class WayFacts(Struct, frozen=True):
     """One way between two nodes."""
 
     latency_ms: float = LINK_LATENCY_MS
     mib_per_second: float = LINK_MIB_PER_SECOND
+    latency_from: Source = "assumed"
+    rate_from: Source = "assumed"
+
+    @classmethod
+    def measured(cls, latency_ms: float | None, mib_per_second: float | None) -> WayFacts:
+        """What is None is assumed."""
+        facts = cls()
+        if latency_ms is not None:
+            facts = replace(facts, latency_ms=latency_ms, latency_from="measured")
+        if mib_per_second is not None:
+            facts = replace(facts, mib_per_second=mib_per_second, rate_from="measured")
+        return facts
 
 
 ASSUMED: Final = WayFacts()
-SAME_MACHINE: Final = WayFacts(latency_ms=0.15, mib_per_second=1500.0)
+SAME_MACHINE: Final = WayFacts(0.15, 1500.0, "same machine", "same machine")
 """Between two processes of one machine, by a Unix socket."""
 
 

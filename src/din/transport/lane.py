@@ -16,10 +16,11 @@ from typing import Any, Final, Protocol
 
 from din.errors import DinError
 from din.transport.limits import LinkLimits
+from din.transport.meter import DATED_BYTES_MIN, BodyMeter
 from din.transport.outbox import CHUNK_BYTES_MAX, VIEWS_MAX, OnSent, Outbox
 from din.transport.reader import FrameReader
 from din.transport.sockets import SocketLike, host_of, reason_of, receive, send
-from din.transport.tls_socket import TlsSocket
+from din.transport.tls_socket import RECORD_BYTES, TlsSocket
 from din.wire.frame import Unknown
 from din.wire.messages import AnyMessage
 
@@ -78,6 +79,7 @@ class Lane:
         self._is_finishing = False
         self._has_ended = False
         self._is_broken = False
+        self._meter = BodyMeter()
         self.is_closed = False
         self.received_at = self._loop.time()
 
@@ -90,6 +92,11 @@ class Lane:
     def peer_host(self) -> str:
         """The peer's address on this socket, likewise."""
         return self._host(self._socket.getpeername)
+
+    @property
+    def mib_per_second(self) -> float | None:
+        """How fast large bodies came of late; None = not measured, as on a Unix socket."""
+        return self._meter.pace.mib_per_second(self._loop.time() * 1000)
 
     @property
     def queued_bytes(self) -> int:
@@ -176,12 +183,18 @@ class Lane:
 
     def place(self, message: AnyMessage, nbytes: int) -> memoryview | None:
         """See FrameSink."""
-        return self._owner.lane_place(self, message, nbytes)
+        view = self._owner.lane_place(self, message, nbytes)
+        if nbytes >= DATED_BYTES_MIN and not self._is_local and self.is_reading:
+            left = nbytes - self._reader.buffered_bytes - (RECORD_BYTES if self._tls else 0)
+            self._meter.begin(left, self._socket.fileno(), self._loop.time() * 1000)
+        return view
 
     def take(
         self, message: AnyMessage | Unknown, body: memoryview | None, descriptor_count: int
     ) -> None:
         """See FrameSink."""
+        if self._meter.is_running:
+            self._meter.end(self._loop.time() * 1000)
         if descriptor_count > len(self._descriptors):
             self._end(f"a frame announces {descriptor_count} descriptors, but "
                       f"{len(self._descriptors)} came")  # fmt: skip

@@ -9,6 +9,7 @@ stopped process is noticed in `dead_after_ms` plus one tick.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
@@ -40,6 +41,7 @@ RESERVED_KINDS: Final = (Cancel, Failed, Bye, Ping, Pong)
 """May use the room beyond the queue limit: they make queues shorter, or end them."""
 OWN_KINDS: Final = (Ping, Pong, Bye, Hello, Welcome, Refused)
 """Never for the handler."""
+RTTS_MAX: Final = 8
 STALL_FACTOR: Final = 3
 """A tick so many times late was our own sleep (suspend, a stopped process), not the peer's."""
 
@@ -89,7 +91,6 @@ class Link:
         self.peer_session = peer_session
         self.is_local = is_local
         self.is_open = True
-        self.rtt_ms: float | None = None
         self._loop = asyncio.get_running_loop()
         self._urgent, self._bulk = lanes
         self._handler = handler
@@ -101,6 +102,7 @@ class Link:
         self._is_told = False
         self._reason = ""
         self._pinged_at = 0.0
+        self._rtts_ms: deque[float] = deque(maxlen=RTTS_MAX)
         self._nonce = 0
         self._ticked_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
@@ -114,6 +116,17 @@ class Link:
     def peer_host(self) -> str:
         """Under which of its addresses we have the peer; empty on a Unix socket."""
         return self._urgent.peer_host
+
+    @property
+    def rtt_ms(self) -> float | None:
+        """The shortest of the last round trips: longer ones waited for a busy program at one end,
+        or behind a tensor. None = no answer yet."""
+        return min(self._rtts_ms, default=None)
+
+    @property
+    def mib_per_second(self) -> float | None:
+        """How fast large bodies came from the peer of late; None = not measured."""
+        return self._bulk.mib_per_second
 
     @property
     def heard_at(self) -> float:
@@ -225,7 +238,7 @@ class Link:
                     self.close("the peer asks but does not read our answers")
             case Pong(nonce=nonce):
                 if nonce == self._nonce:
-                    self.rtt_ms = (self._loop.time() - self._pinged_at) * 1000
+                    self._rtts_ms.append((self._loop.time() - self._pinged_at) * 1000)
             case Bye(reason=said):
                 self._bye = reason = one_line(said, SAID_CHARACTERS_MAX)
                 self._begin_end(reason)

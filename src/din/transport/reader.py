@@ -63,6 +63,11 @@ class FrameReader:
         """Whether all that is here is taken and a body goes on."""
         return self._message is not None and self._start == self._end
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Received and not yet looked at."""
+        return self._end - self._start
+
     def room(self) -> memoryview:
         """Where the next bytes belong; never empty."""
         if self._message is not None and self._start == self._end:

@@ -256,6 +256,23 @@ class ThrownOut(Message, frozen=True, array_like=True, tag="THROWN_OUT"):
     node_ids: tuple[str, ...]
 
 
+class MeasuredWay(Struct, frozen=True, array_like=True):
+    """What one end of a link knows of it."""
+
+    peer_id: str
+    """The other end: a node or a gateway."""
+    latency_ms: float | None
+    """Half of the shortest of the last round trips."""
+    mib_per_second: float | None
+    """At which large bodies came from there of late."""
+
+
+class Measured(Message, frozen=True, array_like=True, tag="MEASURED"):
+    """Agent -> gateway: all that it knows of its links now; it replaces what was said before."""
+
+    ways: tuple[MeasuredWay, ...]
+
+
 class Bye(Message, frozen=True, array_like=True, tag="BYE"):
     """Orderly end: the sender is stopping and wants no blame for closing."""
 
@@ -284,13 +301,14 @@ AnyMessage = (
     | Revoked
     | WorkerDied
     | ThrownOut
+    | Measured
     | Bye
 )
 
 URGENT_KINDS: Final = (
     Ping, Pong, Accepted, Failed, BusyNode, Cancel, Prepared, PrepareFailed, Prepare, Renew,
     Unload, Offer, Revoke, Revoked, WorkerDied, ThrownOut,
-    Bye,
+    Measured, Bye,
 )  # fmt: skip
 """Kinds that travel on the urgent lane; Run and Result do too when their body is small."""
 
