@@ -53,6 +53,14 @@ def test_keys_at_the_top_are_for_both_but_ports_are_the_gateways(home: Path) -> 
     assert (node.cluster, node.port, node.gpu_monitoring) == ("line-4", 8080, "nvidia_smi")
 
 
+def test_a_key_with_nothing_after_it_is_as_if_left_out(home: Path) -> None:
+    environment = write(
+        home, user="gateway: {port: null}\nlabels:\nname:\nmemory_mib:\nnode:", system="port: 2"
+    )
+    assert load_gateway({}, environment).port == 2
+    assert load_node({}, environment) == load_node({}, write(home))
+
+
 def test_environment_words_are_parsed_for_their_key(home: Path) -> None:
     environment = {
         "HOME": str(home),

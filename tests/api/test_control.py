@@ -11,6 +11,7 @@ from api_harness import World, request, until, with_server
 
 from din.api.limits import FrontLimits
 from din.api.serve import bind
+from din.domain.views import RegisterModel
 from din.errors import Conflict, Denied
 
 TLV = {"content-type": "application/x-din-tlv"}
@@ -113,6 +114,35 @@ def test_models_are_registered_read_and_removed_under_any_name(tmp_path):
     assert read.json()["model_id"] == name
     assert gone.status == 200
     assert world.control.removed == [name]
+
+
+@pytest.mark.parametrize(
+    "strategy", ["null", "{}", '{"type": null, "partition_points": null, "slices": null}']
+)
+def test_null_for_what_may_be_left_out_leaves_it_out(tmp_path, strategy):
+    order = (
+        f'{{"model_id": "m", "source_sha256": "{"0" * 64}", "slicing_strategy": {strategy}, '
+        '"inputs": null, "workers": null, "before": null, "external": null}'
+    )
+    (answer,), world = run(tmp_path, ("POST", "/api/v1/models", order.encode()))
+    assert answer.status == 202, answer.body
+    assert world.control.orders == [RegisterModel(model_id="m", source_sha256="0" * 64)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model_id": null, "source_sha256": "0"}',
+        b'{"model_id": "m", "source_sha256": "0", "inputs": {"x": null}}',
+        b'{"model_id": "m", "source_sha256": "0", "inputs": null, "external": {"w": null}}',
+        b'{"model_id": "m", "source_sha256": "0", "slicing_strategy": {"slices": [null]}}',
+        b"null",
+    ],
+)
+def test_null_for_what_must_be_given_is_refused(tmp_path, body):
+    (answer,), _ = run(tmp_path, ("POST", "/api/v1/models", body))
+    assert answer.status == 400
+    assert "got `null`" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,19 @@ def test_data_may_be_nested_or_flat(tmp_path):
         assert answer.json()["outputs"][0]["data"] == [1.0, 2.0, 3.0, 4.0]
 
 
+def test_null_parameters_are_as_none(tmp_path):
+    """Some clients write every key."""
+    body = {
+        "inputs": [tensor(shape=(1, 2), data=[1, 2], parameters=None)],
+        "outputs": [{"name": "out_x", "parameters": None}],
+        "parameters": None,
+        "id": None,
+    }
+    answer, _ = ask(tmp_path, body)
+    assert answer.status == 200, answer.body
+    assert answer.json()["outputs"][0]["data"] == [1.0, 2.0]
+
+
 @pytest.mark.parametrize("is_raw", [True, False])
 def test_zero_size_dims_pass_through(tmp_path, is_raw):
     """T38."""

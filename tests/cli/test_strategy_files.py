@@ -221,6 +221,21 @@ def test_what_the_gateway_finds_is_told_with_its_line(
 # Right files.
 
 
+@pytest.mark.parametrize(
+    "strategy",
+    ["null", '{"slices": null, "ranges": null, "type": null}', '{"slices": [], "private": null}'],
+)
+def test_null_for_a_key_that_may_be_left_out_leaves_it_out(folder: Path, strategy: str) -> None:
+    text = (
+        f'{{"model_id": "m", "onnx_path": "yolov5s.onnx", "slicing_strategy": {strategy}, '
+        '"inputs": null, "workers": null, "verify": null}'
+    )
+    plain = read_model_file(written(folder, '{"model_id": "m", "onnx_path": "yolov5s.onnx"}'))
+    assert read_model_file(written(folder, text)).order == plain.order
+    (finding,) = check_model_file(written(folder, text.replace('"m"', "null", 1))).findings
+    assert "model_id" in finding.message
+
+
 def test_a_right_file_says_its_slices(run: Run, folder: Path) -> None:
     told = run("strategy", "check", str(written(folder, FINE)))
     assert (told.exit_code, told.stdout) == (0, "backbone\nneck\ndetect_head\n")

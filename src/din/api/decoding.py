@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from din.domain.nulls import without_nulls
 from din.errors import TooLarge, UsageError
 from din.gateway.service import Buffer
 
@@ -20,17 +21,19 @@ JSON_LISTS_MAX: Final = 256 * 1024
 WORD_CHARACTERS_MAX: Final = 200
 """Of what is quoted, or compared with what we know."""
 
+_NULL: Final = "got `null`"
 _UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
 
 
 def decode_json(decoder: msgspec.json.Decoder[Decoded], raw: Buffer, what: str) -> Decoded:
-    """One JSON document as the decoder's type. Of a key given twice the last one counts; NaN and
-    Infinity are no JSON. Raises UsageError naming place and reason, TooLarge."""
+    """One JSON document as the decoder's type. Of a key given twice the last one counts, null for
+    a key that may be left out leaves it out; NaN and Infinity are no JSON. Raises UsageError naming
+    place and reason, TooLarge."""
     if not raw:
         raise UsageError(f"the body is empty; {what} is a JSON object", hint="send JSON")
     _check_size(raw, what)
     try:
-        return decoder.decode(raw)
+        return _decoded(decoder, raw)
     except msgspec.ValidationError as error:
         hint = _field_hint(str(error), decoder)
         raise UsageError(f"{what}: {_short(str(error))}", hint=hint) from None
@@ -42,6 +45,15 @@ def decode_json(decoder: msgspec.json.Decoder[Decoded], raw: Buffer, what: str) 
             f"{what} is not valid JSON: {reason}",
             hint="send one JSON object in UTF-8, a few levels deep",
         ) from None
+
+
+def _decoded(decoder: msgspec.json.Decoder[Decoded], raw: Buffer) -> Decoded:
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        if _NULL not in str(error):
+            raise
+    return msgspec.convert(without_nulls(msgspec.json.decode(raw), decoder.type), decoder.type)
 
 
 def _check_size(raw: Buffer, what: str) -> None:

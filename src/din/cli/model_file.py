@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 from din.cli.jsonc import FILE_BYTES_MAX, Document, read_jsonc
 from din.cli.jsonc import Path as Place
+from din.domain.nulls import without_nulls
 from din.domain.strategy import (
     RangeSetting,
     SliceSetting,
@@ -159,7 +160,7 @@ def check_model_file(path: Path) -> Read:
     if findings:
         return Read(findings)
     try:
-        file = msgspec.convert(whole, ModelFile)
+        file = msgspec.convert(without_nulls(whole, ModelFile), ModelFile)
     except msgspec.ValidationError as error:
         return Read((_of_validation(document, error),))
     findings = tuple(

@@ -100,7 +100,8 @@ def collect(
 
 
 def read_file(section: Section, path: Path) -> dict[str, Origin]:
-    """Values of one section in a YAML file; none where the file is absent. Raises UsageError."""
+    """Values of one section in a YAML file; none where the file is absent. A key with nothing after
+    it, or null where that means nothing, is as if left out. Raises UsageError."""
     content = _parse_file(path)
     values: dict[str, Origin] = {}
     for key, value in content.items():
@@ -120,7 +121,12 @@ def read_file(section: Section, path: Path) -> dict[str, Origin]:
             if key not in SECTIONS[section].__struct_fields__:
                 raise _unknown(path, f"{section}.{key}", SECTIONS[section].__struct_fields__)
             values[key] = Origin(value, f"{path} ({section})")
-    return values
+    fresh = defaults_of(section)
+    return {
+        key: origin
+        for key, origin in values.items()
+        if origin.value is not None or fresh[key] is None
+    }
 
 
 def _parse_file(path: Path) -> dict[str, object]:
