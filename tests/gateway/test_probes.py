@@ -50,7 +50,7 @@ def run(tmp_path: Path) -> Callable[..., None]:
 
 def job(**more: Any) -> ProbeJob:
     return ProbeJob(
-        **({"order": ORDER, "title": "faces", "artifacts": (), "memory_mib": 100} | more)
+        **({"order": ORDER, "subject": "faces", "artifacts": (), "memory_mib": 100} | more)
     )
 
 
@@ -84,7 +84,7 @@ def test_a_probe_is_loaded_asked_once_and_unloaded(run):
         found = await probing(play)
         assert (found.report, found.node_id, found.node) == (ANSWER, node.node_id, "node-1")
         (prepare,) = node.prepares
-        assert (prepare.slice.backend, prepare.slice.name) == ("probe", "faces")
+        assert (prepare.slice.backend, prepare.slice.name) == ("probe", "calibration of faces")
         assert prepare.workers == 1
         assert len(node.runs) == 1
         await settled(play)
@@ -122,7 +122,9 @@ def test_no_model_is_listed_while_a_probe_runs_and_the_node_shows_it(run):
         await asyncio.sleep(3)
         assert play.service.list_models().items == ()
         assert play.service.is_gateway_ready()
-        assert play.service.inspect_node(node.name).slices == ("probe/calibrate/1/faces",)
+        told = {(each["model"], each["state"]) for each in play.reports.of("deployment")}
+        assert told == {("probe/calibration of faces", state) for state in ("loading", "ready")}
+        assert play.service.inspect_node(node.name).slices == ("probe/calibration of faces",)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await settled(play)
@@ -163,7 +165,7 @@ def test_what_a_probe_refuses_comes_back_as_it_was_said(run):
         node.answers = lambda _: BadTensor("no such input")
         refused = await outcome_of(probing(play))
         assert isinstance(refused, BadTensor)
-        assert refused.message == "slice faces on node node-1: no such input"
+        assert refused.message == "slice calibration of faces on node node-1: no such input"
         await settled(play)
 
     run(story)
@@ -396,7 +398,7 @@ def test_what_one_class_cannot_do_is_said_beside_the_others(run):
         await asyncio.sleep(1)
         first, second = (await profiled(play)).items
         assert (first.node, first.profile, first.error_code) == (bad.name, None, "DIN-110")
-        assert first.error == "slice faces on node node-2: no inputs\nhint: give some"
+        assert first.error == "slice profile of faces on node node-2: no inputs\nhint: give some"
         assert second.node == good.name
         assert second.profile is not None
 

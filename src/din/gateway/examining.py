@@ -291,7 +291,7 @@ class Examiner:
         kept = [place for place, spec in enumerate(specs) if spec.name in read]
         return ProbeJob(
             order=order,
-            title=subject.order.model_id,
+            subject=subject.order.model_id,
             artifacts=artifacts,
             backend_options=subject.order.backend_options,
             specs=tuple(specs[place] for place in kept),

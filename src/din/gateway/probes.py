@@ -25,6 +25,7 @@ from din.domain.probe import (
     REPORT_BYTES_MAX,
     REPORT_SPEC,
     REPORT_TENSOR,
+    ProbeKind,
     ProbeOrder,
     ProbeReport,
 )
@@ -53,7 +54,14 @@ RUNNING_MAX: Final = 2
 WAITING_MAX: Final = 16
 NAMESPACE: Final = "probe/"
 """Of the ids of their deployments: no model has a `/` in its id."""
+_NOUNS: Final[dict[ProbeKind, str]] = {
+    "profile": "profile",
+    "verify": "verification",
+    "calibrate": "calibration",
+    "precision": "precision check",
+}
 
+_AGAIN: Final = "see `din node list`, and ask again"
 _REPORT: Final = msgspec.json.Decoder(ProbeReport)
 
 
@@ -61,8 +69,8 @@ class ProbeJob(Struct, frozen=True, kw_only=True):
     """One probe to be run."""
 
     order: ProbeOrder
-    title: str
-    """What people see of it where slices are listed."""
+    subject: str
+    """The model that it looks at."""
     artifacts: tuple[Artifact, ...]
     """Models in the order of the parts, and the weights of all."""
     backend_options: dict[str, str] = {}
@@ -74,6 +82,11 @@ class ProbeJob(Struct, frozen=True, kw_only=True):
     is_sensitive: bool = False
     labels: dict[str, str] = {}
     tenant: str = DEFAULT_TENANT
+
+    @property
+    def title(self) -> str:
+        """What people read of it in events, logs and lists of slices."""
+        return f"{_NOUNS[self.order.kind]} of {self.subject}"
 
 
 class Probed(Struct, frozen=True):
@@ -153,7 +166,6 @@ class Probes:
 
     def _record(self, job: ProbeJob, node_id: NodeId | None) -> ModelRecord:
         """As a version of a model would be, with one replica of one slice."""
-        kind = job.order.kind
         part = Slice(
             index=0,
             slice_id=f"{self._rooms.random_bits(256):064x}",
@@ -172,8 +184,8 @@ class Probes:
         edges = [Edge(spec.name, GATEWAY, (0,)) for spec in part.inputs]
         return ModelRecord(
             manifest=ModelManifest(
-                model_id=f"{NAMESPACE}{kind}/{next(self._numbers)}",
-                version="1",
+                model_id=f"{NAMESPACE}{job.title}",
+                version=str(next(self._numbers)),
                 source_sha256=part.slice_id,
                 inputs=part.inputs,
                 outputs=part.outputs,
@@ -184,7 +196,7 @@ class Probes:
             ),
             partition=Partition(slices=(part,), edges=(*edges, Edge(REPORT_TENSOR, 0, (GATEWAY,)))),
             cuts=(),
-            order=RegisterModel(model_id=kind, source_sha256=part.slice_id),
+            order=RegisterModel(model_id=job.title, source_sha256=part.slice_id),
             order_sha256="",
         )
 
@@ -218,19 +230,28 @@ class Probes:
         remaining_ms = max(int(deadline_ms - now_ms), 1)
         replica = serving.replicas(0).get(node_id)
         if replica is None:
-            raise Unavailable(f"node {tools.name_of(node_id)} was lost before it was asked")
+            raise Unavailable(
+                f"node {tools.name_of(node_id)} was lost before it was asked for the {job.title}",
+                hint=_AGAIN,
+            )
         # It may compute as long as it was given: silence until then blames nobody.
         replica.observe(remaining_ms, now_ms)
         order = msgspec.json.encode(job.order)
         call = InferenceCall(
-            model_id=f"{NAMESPACE}{job.order.kind}",
+            model_id=serving.deployment.manifest.model_id,
             metas=(TensorMeta(ORDER_TENSOR, "UINT8", (len(order),), len(order)), *job.metas),
             chunks=((order,), *job.chunks),
             is_adapted=False,
             timeout_ms=remaining_ms,
             tenant=job.tenant,
         )
-        answer = await Request(tools, serving, call, now_ms).run()
+        try:
+            answer = await Request(tools, serving, call, now_ms).run()
+        except Unavailable as error:
+            if type(error) is not Unavailable:
+                raise
+            # Its hint is about a model that is registered.
+            raise Unavailable(error.message, hint=_AGAIN) from error
         try:
             (view,) = answer.views
             if view.nbytes > REPORT_BYTES_MAX:

@@ -8,6 +8,7 @@ from din.discovery.membership import Member
 from din.domain.deployment import Replica
 from din.domain.model import Partition, Slice
 from din.domain.node import NodeId
+from din.domain.probe import PROBE
 from din.domain.views import ModelView, NodeView, ReplicaView, SliceView, StuckSlice
 from din.errors import NotFound
 from din.gateway.core import Gateway
@@ -45,8 +46,9 @@ def node_view(
 
 
 def slice_label(holding: Holding, index: int) -> str:
-    """How people name one slice of one model."""
-    return f"{holding.record.manifest.model_id}/{holding.partition.slices[index].name}"
+    """How people name one slice of one model, or a probe."""
+    part, model_id = holding.partition.slices[index], holding.record.manifest.model_id
+    return model_id if part.backend == PROBE else f"{model_id}/{part.name}"
 
 
 def _stuck_on(gateway: Gateway, node_id: NodeId) -> tuple[StuckSlice, ...]:
