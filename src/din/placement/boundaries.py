@@ -137,11 +137,12 @@ def blocks_of(
 ) -> Blocks:
     """At most `blocks_max` blocks, and those that end at the boundaries `wanted` where these are
     open. The graph is walked in equal steps of work and weights; in each the boundary with the
-    fewest bytes is taken, of equal ones the narrowest."""
+    fewest bytes is taken, of equal ones the narrowest, and of these the last: what is computed
+    element by element stays with the operator before it, as engines compute both at once."""
     count = len(boundaries.table.operators)
     inner = np.flatnonzero(boundaries.is_open[1:count]) + 1
     steps = _steps(boundaries, blocks_max - 1)[inner]
-    order = np.lexsort((boundaries.width[inner], boundaries.nbytes[inner], steps))
+    order = np.lexsort((-inner, boundaries.width[inner], boundaries.nbytes[inner], steps))
     first = np.unique(steps[order], return_index=True)[1]
     chosen = set(inner[order[first]].tolist())
     chosen |= {each for each in wanted if 0 < each < count and boundaries.is_open[each]}
