@@ -356,6 +356,7 @@ def test_a_sealed_model_is_kept_in_memory_with_sealed_slices_and_counts_for_its_
         source = shop.upload(onnx_models.double())
         sealed = await shop.carve(source, is_sealed=True)
         await shop.carving.seal_source(source)
+        shop.artifacts.remove_plain(source)
         assert not plain_files(tmp_path)
         assert sealed.slices[0].artifacts[0].is_sealed
         assert await shop.carve(source, is_sealed=True) is sealed

@@ -64,6 +64,8 @@ class FakeCarving:
         self.requests: list[CarveRequest] = []
         self.analyses: list[AnalyseRequest] = []
         self.slices = 1
+        self.is_whole = False
+        """Nodes fetch what was uploaded."""
         self.body = b"slice"
         self.error: DinError | None = None
         self.gate = asyncio.Event()
@@ -74,7 +76,7 @@ class FakeCarving:
         return table_of(2, 20, source)
 
     async def seal_source(self, sha256: str) -> None:
-        """Nothing of it is looked at here."""
+        self.artifacts.sealed_path(sha256).write_bytes(b"sealed")
 
     async def carve(
         self,
@@ -85,12 +87,16 @@ class FakeCarving:
         is_sealed: bool = False,
     ) -> CarveAnswer:
         self.requests.append(request)
-        await self.gate.wait()
+        is_whole = self.is_whole and not is_sealed
+        if not is_sealed:
+            await self.gate.wait()
         if self.error is not None:
             raise self.error
         parts = []
         for part in chain_of(self.slices).slices:
-            body = self.body + str(part.index).encode()
+            body = self.body + str(part.index).encode() + b"sealed" * is_sealed
+            if is_whole:
+                body = self.artifacts.file(source).read_bytes()
             (self.artifacts.path / sha256_of(body)).write_bytes(body)
             parts.append(replace(part, artifacts=(Artifact(sha256_of(body), len(body)),)))
         return CarveAnswer(
@@ -186,6 +192,60 @@ def run(tmp_path: Path) -> Callable[[Callable[[Play], Coroutine[Any, Any, None]]
 
 
 # Registering.
+
+
+def test_one_that_is_sealed_leaves_its_source_to_one_that_is_not_and_in_the_making(run):
+    async def story(play: Play) -> None:
+        play.carving.is_whole = True
+        play.carving.gate.clear()
+        plain = asyncio.create_task(play.register("plain"))
+        await settle()
+        sealed = await play.register("sealed", encrypt=True)
+        source = sealed.manifest.source_sha256
+        assert play.artifacts.sealed_file(source) is not None
+        play.carving.gate.set()
+        (part,) = (await plain).partition.slices
+        assert part.artifacts[0].sha256 == source
+        assert play.artifacts.file(source).read_bytes() == b"onnx"
+        await play.book.remove("plain")
+        assert play.artifacts.sealed_file(source) is not None
+        with pytest.raises(NotFound):
+            play.artifacts.file(source)
+
+    run(story)
+
+
+def test_a_model_that_is_sealed_later_is_plain_no_longer_when_the_plain_version_goes(run):
+    async def story(play: Play) -> None:
+        play.carving.is_whole = True
+        first = await play.register()
+        source = first.manifest.source_sha256
+        await play.register(encrypt=True)
+        assert play.artifacts.file(source), "the first version still serves"
+        play.restart()
+        await play.book.load()
+        assert play.artifacts.file(source), "and after a restart"
+        _, second = play.deployer.servings
+        play.make_ready(second)
+        await play.book.became_ready(second)
+        with pytest.raises(NotFound):
+            play.artifacts.file(source)
+        assert play.artifacts.sealed_file(source) is not None
+
+    run(story)
+
+
+def test_a_plain_form_that_a_dead_gateway_left_beside_the_sealed_one_goes_at_the_start(run):
+    async def story(play: Play) -> None:
+        source = (await play.register(encrypt=True)).manifest.source_sha256
+        play.upload(b"onnx")
+        play.restart()
+        await play.book.load()
+        with pytest.raises(NotFound):
+            play.artifacts.file(source)
+        assert play.artifacts.sealed_file(source) is not None
+
+    run(story)
 
 
 def test_the_first_version_is_1_and_is_deployed(run):

@@ -46,6 +46,11 @@ class Shop:
         )
         return await self.carving.carve(request, SOURCE, is_sealed=is_sealed)
 
+    async def seal(self) -> None:
+        """As the book of models does when nothing is in the making."""
+        await self.carving.seal_source(SOURCE)
+        self.artifacts.remove_plain(SOURCE)
+
     def plain_files(self) -> list[Path]:
         files = [each for each in self.folder.rglob("*") if each.is_file()]
         return [each for each in files if b"Add" in each.read_bytes()]
@@ -64,7 +69,7 @@ def test_a_sealed_model_leaves_nothing_plain_and_can_be_carved_again(tmp_path: P
         for part in plain.slices:
             shop.artifacts.remove(part.artifacts[0].sha256)
         first = await shop.carve()
-        await shop.carving.seal_source(SOURCE)
+        await shop.seal()
         assert shop.plain_files() == []
         again = await shop.carve()
         (one,), (two,) = (each.slices[0].artifacts for each in (first, again))
@@ -74,7 +79,7 @@ def test_a_sealed_model_leaves_nothing_plain_and_can_be_carved_again(tmp_path: P
         assert shop.artifacts.hashes() == {SOURCE, one.sha256, two.sha256}
         data = shop.artifacts.file(one.sha256).read_bytes()
         assert (len(data), hashlib.sha256(data).hexdigest()) == (one.nbytes, one.sha256)
-        await shop.carving.seal_source(SOURCE)
+        await shop.seal()
         assert list((shop.folder / "carving").iterdir()) == []
 
     play(tmp_path, story)
@@ -82,7 +87,9 @@ def test_a_sealed_model_leaves_nothing_plain_and_can_be_carved_again(tmp_path: P
 
 def test_a_sealed_source_is_known_but_not_given_out(tmp_path: Path) -> None:
     async def story(shop: Shop) -> None:
-        await shop.carving.seal_source(SOURCE)
+        shop.artifacts.remove_plain(SOURCE)
+        assert shop.artifacts.file(SOURCE), "there is no sealed form yet"
+        await shop.seal()
         assert shop.artifacts.size(SOURCE)
         with pytest.raises(NotFound):
             shop.artifacts.file(SOURCE)
@@ -98,7 +105,7 @@ def test_a_source_that_was_changed_on_disk_is_refused(tmp_path: Path) -> None:
         with pytest.raises(BadModel, match="is not"):
             await shop.carving.seal_source(SOURCE)
         (shop.artifacts.path / SOURCE).write_bytes(PLAIN)
-        await shop.carving.seal_source(SOURCE)
+        await shop.seal()
         path = shop.artifacts.sealed_path(SOURCE)
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(BadModel, match="bytes instead of"):
@@ -138,9 +145,47 @@ def test_a_carver_gives_no_file_a_name_that_is_no_hash(tmp_path: Path, name: str
     theirs.close()
 
 
+def test_two_that_seal_one_source_at_once_make_one_sealed_form(tmp_path: Path) -> None:
+    async def story(shop: Shop) -> None:
+        await asyncio.gather(*(shop.carving.seal_source(SOURCE) for _ in range(5)))
+        assert {each.name for each in shop.artifacts.path.iterdir()} == {
+            SOURCE, f"{SOURCE}.sealed",
+        }  # fmt: skip
+        shop.artifacts.remove_plain(SOURCE)
+        descriptor = shop.vault.open(shop.artifacts.sealed_path(SOURCE))
+        assert os.read(descriptor, len(PLAIN) + 1) == PLAIN
+        os.close(descriptor)
+
+    play(tmp_path, story)
+
+
+def test_what_comes_plain_while_it_comes_sealed_as_well_is_kept_sealed(tmp_path: Path) -> None:
+    async def story(shop: Shop) -> None:
+        (shop.artifacts.path / SOURCE).unlink()
+        others = asyncio.Event()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield PLAIN[:5]
+            await others.wait()
+            yield PLAIN[5:]
+
+        async def at_once() -> AsyncIterator[bytes]:
+            yield PLAIN
+
+        task = asyncio.create_task(shop.artifacts.put(SOURCE, slowly(), len(PLAIN)))
+        await asyncio.sleep(0)
+        sealer = shop.vault.sealer(SOURCE, len(PLAIN))
+        await shop.artifacts.put(SOURCE, at_once(), len(PLAIN), sealer)
+        others.set()
+        await task
+        assert [each.name for each in shop.artifacts.path.iterdir()] == [f"{SOURCE}.sealed"]
+
+    play(tmp_path, story)
+
+
 def test_descriptors_are_given_back(tmp_path: Path) -> None:
     async def story(shop: Shop) -> None:
-        await shop.carving.seal_source(SOURCE)
+        await shop.seal()
         before = open_files()
         await shop.carve()
         assert open_files() == before
@@ -210,7 +255,7 @@ def test_an_upload_that_is_not_what_was_announced_leaves_nothing(
 def test_a_model_that_was_sealed_as_it_came_may_be_carved_in_plain_form(tmp_path: Path) -> None:
     async def story(shop: Shop) -> None:
         plain = await shop.carve(is_sealed=False)
-        await shop.carving.seal_source(SOURCE)
+        await shop.seal()
         again = await shop.carve(is_sealed=False)
         assert again.slices == plain.slices
 

@@ -108,8 +108,9 @@ class ArtifactFolder:
         self.sealed_path(sha256).unlink(missing_ok=True)
 
     def remove_plain(self, sha256: str) -> None:
-        """Keep only the sealed form."""
-        self._file(sha256).unlink(missing_ok=True)
+        """Keep only the sealed form, where there is one."""
+        if self.sealed_file(sha256) is not None:
+            self._file(sha256).unlink(missing_ok=True)
 
     def hashes(self) -> frozenset[str]:
         """All artifacts that are here."""
@@ -160,7 +161,10 @@ class ArtifactFolder:
                     sealing.finish()
                 sink.flush()
                 os.fsync(sink.fileno())
-            part.rename(target if sealer is None else self.sealed_path(sha256))
+            if sealer is not None:
+                part.rename(self.sealed_path(sha256))
+            elif self.sealed_file(sha256) is None:  # else it came sealed meanwhile: that is enough
+                part.rename(target)
             _sync_folder(self.path)
         except OSError as fault:
             raise _disk_fault(self.path, fault) from fault

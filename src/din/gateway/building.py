@@ -70,11 +70,12 @@ class Builder:
         digest: str,
         tenant: str,
         chosen: Chosen | None = None,
-        is_fetched: Callable[[str], bool],
+        keep_sealed: Callable[[set[str]], None],
         drop: Callable[[set[str]], None],
     ) -> ModelRecord:
-        """One version. `is_fetched`: whether nodes fetch that file as it is; `drop` takes artifacts
-        that are not needed; `chosen` are cuts chosen already. Raises as `ModelBook.register`."""
+        """One version. `keep_sealed` takes sources of which only the sealed form is to stay, `drop`
+        artifacts that are not needed; `chosen` are cuts chosen already. Raises as
+        `ModelBook.register`."""
         before, after = adapter_of(order.before, "before"), adapter_of(order.after, "after")
         is_encrypted = self.seals(order.encrypt)
         self._check_sources(order)
@@ -90,7 +91,9 @@ class Builder:
             encoded = await self._encoded(subject, carved, choice.assignment)
             made |= (kept := artifacts_in(encoded.carved))
             if is_encrypted:
-                await self._seal_sources(order, is_fetched)
+                for sha256 in sources_of(order):
+                    await self._carving.seal_source(sha256)
+                keep_sealed(sources_of(order))
         except BaseException:  # who asked may have gone meanwhile
             drop(made - sources_of(order))
             raise
@@ -110,11 +113,6 @@ class Builder:
             verification=verification,
             precision=encoded.check,
         )
-
-    async def _seal_sources(self, order: RegisterModel, is_fetched: Callable[[str], bool]) -> None:
-        for sha256 in sources_of(order):
-            if not is_fetched(sha256):
-                await self._carving.seal_source(sha256)
 
     async def _verified(self, subject: Subject) -> Verification | None:
         """Before a version is kept, so that a wrong cut never serves. Raises Internal for one."""

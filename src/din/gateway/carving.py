@@ -62,6 +62,7 @@ class Carving:
         self._vault = vault
         self._cache = cache
         self._places = asyncio.Semaphore(CARVERS_MAX)
+        self._sealing = asyncio.Lock()
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
 
@@ -158,15 +159,17 @@ class Carving:
                 close_all(opened)
 
     async def seal_source(self, sha256: str) -> None:
-        """Keep an uploaded model in sealed form only. Raises TooLarge, Unavailable."""
-        if self._artifacts.sealed_file(sha256) is None:
+        """Keep an uploaded model in sealed form as well; others may be reading the plain one.
+        Raises NotFound, TooLarge, Unavailable."""
+        async with self._sealing:  # two registrations of one source seal it once
+            if self._artifacts.sealed_file(sha256) is not None:
+                return
             file = self._artifacts.file(sha256)
             self._artifacts.check_room(file.stat().st_size)
             part = self._artifacts.sealed_path(sha256).with_suffix(f".part-{os.getpid()}")
             with file.open("rb") as source:
                 await asyncio.to_thread(self._vault.seal, source.fileno(), sha256, part)
             part.rename(self._artifacts.sealed_path(sha256))
-        self._artifacts.remove_plain(sha256)
 
     async def _source(self, sha256: str, opened: list[int]) -> str:
         """The path by which the carver reads a file; the descriptor that it may need is added."""

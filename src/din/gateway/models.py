@@ -80,8 +80,10 @@ class ModelBook:
         self._store = store
         self._artifacts = artifacts
         self.builder = Builder(artifacts, carving, seals, chooser)
-        self.keeper = ArtifactKeeper(artifacts, self._needed)
-        self._build = partial(self.builder.build, is_fetched=self._is_slice, drop=self.keeper.drop)
+        self.keeper = ArtifactKeeper(artifacts, self._needed, self._fetched)
+        self._build = partial(
+            self.builder.build, keep_sealed=self.keeper.keep_sealed, drop=self.keeper.drop
+        )
         self._deployer: Deploying | None = None
         self._records: dict[str, dict[str, ModelRecord]] = {}
         self._servings: dict[tuple[str, str], Serving] = {}
@@ -98,6 +100,8 @@ class ModelBook:
             record = read_record(entry)
             self._records.setdefault(record.manifest.model_id, {})[record.manifest.version] = record
         self.keeper.drop(set(self._artifacts.hashes()))
+        sealed = [each.order for each in self._all_records() if each.manifest.is_encrypted]
+        self.keeper.keep_sealed({sha256 for order in sealed for sha256 in sources_of(order)})
         for record in self._all_records():
             await self._deploy(record)
 
@@ -328,14 +332,14 @@ class ModelBook:
         serving = self._servings.get((record.manifest.model_id, record.manifest.version))
         return serving is not None and serving.deployment.state != "failed"
 
-    def _is_slice(self, sha256: str) -> bool:
-        """Whether nodes fetch this very file, so that it has to stay as it is."""
-        return any(
-            artifact.sha256 == sha256
+    def _fetched(self) -> set[str]:
+        """Files that nodes fetch, so that they have to stay as they are."""
+        return {
+            artifact.sha256
             for record in self._all_records()
             for part in record.partition.slices
             for artifact in part.artifacts
-        )
+        }
 
     async def _deploy(self, record: ModelRecord) -> None:
         assert self._deployer is not None, "connect() comes first"
