@@ -152,6 +152,33 @@ def test_local_functions_go_only_where_they_are_called(bench, build):
         assert [each.name for each in onnx.load_from_string(data).functions] == [expected]
 
 
+def test_functions_that_differ_by_their_overload_only_keep_what_each_calls(bench, build):
+    functions = [_function("Inner1", "Relu"), _function("Inner2", "Exp")]
+    for overload in "12":
+        outer = helper.make_function(
+            "own",
+            "F",
+            ["v"],
+            ["w"],
+            [node(f"Inner{overload}", ["v"], ["w"], domain="own")],
+            [helper.make_opsetid("own", 1)],
+        )
+        outer.overload = overload
+        functions.append(outer)
+    calls = [node("F", ["x"], ["a"], "first", domain="own")]
+    calls.append(node("F", ["a"], ["y"], "second", domain="own"))
+    for call, overload in zip(calls, "12", strict=True):
+        call.overload = overload
+    model = build(calls, ["x"], ["y"], functions=functions, is_checked=False, **OWN)
+    model.ir_version = 10
+    for points in ([], ["first"]):
+        bench.check(model, X, *points)
+    sliced = bench.cut(model, "first")
+    for index, inner in enumerate(("Inner1", "Inner2")):
+        data = sliced.files[sliced.answer.slices[index].artifacts[0].sha256]
+        assert [each.name for each in onnx.load_from_string(data).functions] == [inner, "F"]
+
+
 def test_a_function_called_only_inside_an_if_is_found(bench, build):
     model = build(
         [
@@ -215,6 +242,34 @@ def test_a_function_that_draws_is_random_too(bench, build):
     answer = bench.cut(model, "draw").answer
     assert answer.slices[0].is_random
     assert answer.edges[0] == Edge("x", GATEWAY, (1,))
+
+
+def test_a_dropout_in_a_function_is_switched_by_the_function_s_own_values(bench, build):
+    drop = helper.make_function(
+        "own",
+        "Drop",
+        ["v"],
+        ["w"],
+        [
+            node("Constant", [], ["half"], value=numpy_helper.from_array(np.float32(0.5))),
+            node("Constant", [], ["mode"], value=numpy_helper.from_array(np.bool_(True))),
+            node("Dropout", ["v", "half", "mode"], ["w"]),
+        ],
+        [helper.make_opsetid("", 17)],
+    )
+    model = build(
+        [
+            node("Drop", ["weight"], ["noise"], "draw", domain="own"),
+            node("Not", ["mode"], ["is_on"], "switch"),
+            node("Where", ["is_on", "noise", "x"], ["y"], "choose"),
+        ],
+        ["x"],
+        ["y"],
+        {"weight": np.ones((2, 3), np.float32), "mode": np.bool_(False)},
+        functions=[drop],
+        **OWN,
+    )
+    assert bench.cut(model).answer.slices[0].is_random
 
 
 def test_what_constants_make_moves_into_every_slice_that_needs_it(bench, build):
@@ -302,6 +357,25 @@ def test_names_in_any_script_stay_as_they_are(bench, build):
         sliced = bench.check(model, {"输入": X["x"]}, point)
         assert sliced.answer.slices[0].outputs[0].name == "中间 50%"
         assert sliced.answer.slices[1].outputs[0].name == "🙂"
+
+
+@pytest.mark.parametrize("kind", ["initialiser", "constant"])
+def test_what_a_sparse_weight_makes_can_cross(bench, build, kind):
+    sparse = helper.make_sparse_tensor(
+        helper.make_tensor("w", TensorProto.FLOAT, [2], [2.0, 3.0]),
+        helper.make_tensor("", TensorProto.INT64, [2], [1, 5]),
+        [3, 3],
+    )
+    nodes = [node("Relu", ["x"], ["a"], "first")]
+    if kind == "constant":
+        nodes.append(node("Constant", [], ["w"], sparse_value=sparse))
+    nodes.append(node("MatMul", ["a", "w"], ["b"], "second"))
+    nodes.append(node("MatMul", ["b", "w"], ["y"], "third"))
+    model = build(nodes, ["x"], ["y"], is_checked=False)
+    if kind == "initialiser":
+        model.graph.sparse_initializer.append(sparse)
+    answer = bench.check(model, X, "first", "second").answer
+    assert answer.cuts[1].nbytes == 24
 
 
 def test_dims_of_size_zero_pass_through(bench, build):

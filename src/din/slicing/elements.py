@@ -92,7 +92,7 @@ def spec_of(name: str, kind: TypeProto) -> TensorSpec:
     word = word_of(kind)
     if word is None:
         raise BadModel(
-            f"{name!r} is a {describe(kind)}, which DIN cannot carry",
+            f"{name!r} is {describe(kind)}, which DIN cannot carry",
             hint="inputs and outputs must be tensors of a fixed-size element type or strings",
         )
     return TensorSpec(name, word, shape_of(kind))
@@ -106,20 +106,20 @@ def signature_of(
         kind = types.get(name)
         if word_of(kind) is None:
             raise BadModel(
-                f"{role} {name!r} is a {describe(kind)}, not a tensor that DIN carries",
+                f"{role} {name!r} is {describe(kind)}, not a tensor that DIN carries",
                 hint="export the model with plain tensors (for scikit-learn: options zipmap=False)",
             )
     return tuple(spec_of(name, types[name]) for name in names)
 
 
 def describe(kind: TypeProto | None) -> str:
-    """A value's kind for an error text: `sequence`, `INT4 tensor`, ..."""
+    """A value's kind for an error text: `a sequence`, `a tensor of INT4`, ..."""
     what = kind_of(kind)
     if kind is None or what != "tensor":
-        return what
+        return f"an {what}" if what.startswith("o") else f"a {what}"
     number = kind.tensor_type.elem_type
     names = {each: name for name, each in TensorProto.DataType.items()}
-    return f"tensor of {names.get(number, f'element type {number}')}"
+    return f"a tensor of {names.get(number, f'element type {number}')}"
 
 
 def bytes_of_elements(elem_type: int, count: int) -> int:

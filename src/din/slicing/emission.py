@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from onnx import FunctionProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+from onnx import ModelProto, TypeProto, ValueInfoProto
 
+from din.slicing.functions import reached
 from din.slicing.operators import OperatorGraph
 from din.slicing.parts import Part
 from din.slicing.shapes import Shapes
-from din.slicing.source import nodes_within
 
 DIN_METADATA: str = "din."
 """Prefix of the metadata that DIN stamps; what an earlier slicing stamped is left out."""
@@ -27,7 +27,7 @@ def emit(model: ModelProto, graph: OperatorGraph, shapes: Shapes, part: Part) ->
         each for each in model.metadata_props if not each.key.startswith(DIN_METADATA)
     )
     _emit_graph(made, model, graph, shapes, part)
-    made.functions.extend(_functions(model, list(made.graph.node)))
+    made.functions.extend(reached(model, made.graph.node))
     return made
 
 
@@ -81,18 +81,3 @@ def _without_made_up(kind: TypeProto) -> TypeProto:
             if dim.dim_param.startswith("unk__"):
                 dim.ClearField("dim_param")
     return cleaned
-
-
-def _functions(model: ModelProto, nodes: list[NodeProto]) -> list[FunctionProto]:
-    """Local functions that these nodes call, in subgraphs and through other functions too."""
-    if not model.functions:
-        return []
-    wanted: set[tuple[str, str]] = set()
-    known = {(each.domain, each.name): each for each in model.functions}
-    pending = nodes
-    while pending:
-        called = {(node.domain, node.op_type) for node in nodes_within(pending)}
-        fresh = [key for key in known if key in called and key not in wanted]
-        wanted.update(fresh)
-        pending = [node for key in fresh for node in known[key].node]
-    return [each for each in model.functions if (each.domain, each.name) in wanted]

@@ -9,6 +9,7 @@ from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
 from onnx.defs import OpSchema, SchemaError, get_schema
 
 from din.domain.support import DECIDING, Need, Needs
+from din.slicing.functions import FunctionKey, called_by, functions_of
 from din.slicing.operators import Operator
 from din.slicing.source import nodes_within
 
@@ -17,7 +18,7 @@ _OWN = ("", "ai.onnx")
 
 def needs_of(model: ModelProto, operators: Iterable[Operator], opset: int) -> Needs:
     """Each different use of an operator once, under the name of the first node that uses it."""
-    functions = {(each.domain, each.name): each for each in model.functions}
+    functions = functions_of(model)
     versions = {each.domain or "ai.onnx": each.version for each in model.opset_import}
     found: dict[tuple[object, ...], Need] = {}
     for operator in operators:
@@ -32,18 +33,18 @@ def needs_of(model: ModelProto, operators: Iterable[Operator], opset: int) -> Ne
 def _spread(
     top: NodeProto,
     versions: dict[str, int],
-    functions: dict[tuple[str, str], FunctionProto],
+    functions: dict[FunctionKey, FunctionProto],
 ) -> Iterator[tuple[NodeProto, dict[str, int]]]:
     """A node with all inside it; a local function stands for what it is made of, once."""
     pending = [(node, versions) for node in nodes_within((top,))]
-    entered: set[tuple[str, str]] = set()
+    entered: set[FunctionKey] = set()
     while pending:
         node, sets = pending.pop(0)
-        function = functions.get((node.domain, node.op_type))
+        function = functions.get(called_by(node))
         if function is None:
             yield node, sets
             continue
-        key = (node.domain, node.op_type)
+        key = called_by(node)
         if key not in entered:
             entered.add(key)
             own = {each.domain or "ai.onnx": each.version for each in function.opset_import}

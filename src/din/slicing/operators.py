@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from din.errors import BadModel
 from din.slicing.nearest import listed
-from din.slicing.randomness import random_functions, random_node
+from din.slicing.randomness import random_functions, random_nodes
 from din.slicing.source import stored_names, subgraphs_of
 
 
@@ -93,8 +93,8 @@ def read_operators(model: ModelProto) -> OperatorGraph:
     reads = [reads_of(node) for node in nodes]
     order = _order(graph, reads)
     names, duplicates = _unique_names([nodes[place] for place in order])
-    functions = random_functions(model)
-    is_random = [random_node(nodes[place], functions, graph) for place in order]
+    draws = random_nodes(graph, random_functions(model))
+    is_random = [draws[place] for place in order]
     inputs = tuple(value.name for value in graph.input)
     # One that is listed twice is one output: values are known by their names.
     outputs = tuple(dict.fromkeys(value.name for value in graph.output))

@@ -143,7 +143,7 @@ def _check_crossing(graph: OperatorGraph, shapes: Shapes, edges: tuple[Edge, ...
         maker = graph.operators[graph.producer[edge.tensor]]
         raise BadStrategy(
             f"{edge.tensor!r}, made by {maker.proto.op_type} {maker.name!r} in slice "
-            f"{edge.producer}, is a {describe(kind)} and cannot leave its slice",
+            f"{edge.producer}, is {describe(kind)} and cannot leave its slice",
             hint="cut where plain tensors cross: before the operator that makes it, "
             "or after those that read it",
         )

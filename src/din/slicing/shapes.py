@@ -10,6 +10,7 @@ from onnx import (
     GraphProto,
     ModelProto,
     NodeProto,
+    SparseTensorProto,
     TensorProto,
     TensorShapeProto,
     TypeProto,
@@ -104,12 +105,16 @@ def _skeleton(model: ModelProto, ordered: OperatorGraph) -> ModelProto:
     graph.name = model.graph.name or "graph"
     nodes: list[NodeProto] = []
     weights: dict[str, TensorProto] = {}
+    # Engines make sparse ones dense, whoever reads them; inference knows sparse tensors only.
+    sparse = {each.values.name: each for each in model.graph.sparse_initializer}
     for operator in ordered.operators:
-        weight = constant_elsewhere(operator.proto)
-        if weight is None or not operator.writes:
-            nodes.append(operator.proto)
-        else:
+        weight, thin = constant_elsewhere(operator.proto), _sparse_constant(operator.proto)
+        if weight is not None and operator.writes:
             weights[operator.writes[0]] = weight
+        elif thin is not None and operator.writes:
+            sparse[operator.writes[0]] = thin
+        else:
+            nodes.append(operator.proto)
     graph.input.extend(model.graph.input)
     if any(node.domain == DOMAIN for node in nodes):
         nodes = list(stand_ins(nodes))
@@ -119,15 +124,24 @@ def _skeleton(model: ModelProto, ordered: OperatorGraph) -> ModelProto:
     made = {value.name: value for value in model.graph.output if value.name in ordered.producer}
     for name, value in made.items():
         graph.output.add(name=name, type=_without_shape(value.type))
-    graph.sparse_initializer.extend(model.graph.sparse_initializer)
     for tensor in model.graph.initializer:
         if tensor_bytes(tensor) <= WEIGHT_BYTES_KEPT:
             graph.initializer.append(tensor)
         else:
             weights[tensor.name] = tensor
     for name, tensor in weights.items():
-        graph.input.add(name=name, type=_type_of(tensor))
+        graph.input.add(name=name, type=_type_of(tensor.data_type, tensor.dims))
+    for name, thin in sparse.items():
+        graph.input.add(name=name, type=_type_of(thin.values.data_type, thin.dims))
     return skeleton
+
+
+def _sparse_constant(node: NodeProto) -> SparseTensorProto | None:
+    if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+        for attribute in node.attribute:
+            if attribute.name == "sparse_value":
+                return attribute.sparse_tensor
+    return None
 
 
 def _infer(model: ModelProto, warnings: list[str]) -> dict[str, TypeProto]:
@@ -143,7 +157,7 @@ def _infer(model: ModelProto, warnings: list[str]) -> dict[str, TypeProto]:
     types = {value.name: value.type for value in found.value_info}
     types.update({value.name: value.type for value in (*found.output, *found.input)})
     for tensor in found.initializer:
-        types[tensor.name] = _type_of(tensor)
+        types[tensor.name] = _type_of(tensor.data_type, tensor.dims)
     return types
 
 
@@ -180,11 +194,11 @@ def _without_shape(kind: TypeProto) -> TypeProto:
     return made
 
 
-def _type_of(tensor: TensorProto) -> TypeProto:
+def _type_of(elem_type: int, dims: Iterable[int]) -> TypeProto:
     kind = TypeProto()
-    kind.tensor_type.elem_type = tensor.data_type
+    kind.tensor_type.elem_type = elem_type
     kind.tensor_type.shape.SetInParent()
-    for size in tensor.dims:
+    for size in dims:
         kind.tensor_type.shape.dim.add().dim_value = size
     return kind
 

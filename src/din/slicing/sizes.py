@@ -13,6 +13,7 @@ from math import prod
 from onnx import FunctionProto, ModelProto, NodeProto
 
 from din.slicing.elements import tensor_bytes
+from din.slicing.functions import FunctionKey, called_by, functions_of
 from din.slicing.operators import Operator, OperatorGraph
 from din.slicing.shapes import Shapes
 from din.slicing.source import tensors_of_nodes
@@ -24,7 +25,7 @@ class Sizes:
 
     graph: OperatorGraph
     shapes: Shapes
-    functions: dict[tuple[str, str], FunctionProto]
+    functions: dict[FunctionKey, FunctionProto]
 
     def stored(self, name: str) -> int:
         """Bytes of an initialiser."""
@@ -34,7 +35,7 @@ class Sizes:
         """Bytes that an operator itself brings: what a constant makes, what subgraphs store."""
         operator = self.graph.operators[index]
         inner = sum(tensor_bytes(each) for each in tensors_of_nodes([operator.proto]))
-        function = self.functions.get((operator.proto.domain, operator.proto.op_type))
+        function = self.functions.get(called_by(operator.proto))
         if function is not None:
             inner += sum(tensor_bytes(each) for each in tensors_of_nodes(function.node))
         if not operator.is_constant:
@@ -96,5 +97,4 @@ class Sizes:
 
 def sizes_of(model: ModelProto, graph: OperatorGraph, shapes: Shapes) -> Sizes:
     """Estimates for one model."""
-    functions = {(each.domain, each.name): each for each in model.functions}
-    return Sizes(graph, shapes, functions)
+    return Sizes(graph, shapes, functions_of(model))
