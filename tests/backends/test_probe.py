@@ -242,6 +242,54 @@ def test_halves_may_differ_where_the_engine_keeps_them_in_single() -> None:
     assert not found.levels[0].is_exact
 
 
+def halves_crossing(last: list[Any], kind: int) -> Any:
+    """x -> FP16, x * w -> t, which crosses; then FP32 and what `last` makes of it."""
+    half, weights = TensorProto.FLOAT16, [weight("w", 1.001, 1.7, 0.3, 3.3, dtype=np.float16)]
+    nodes = [
+        step("Cast", ["x"], "h", to=half),
+        step("Mul", ["h", "w"], "t"),
+        step("Cast", ["t"], "f", to=TensorProto.FLOAT),
+        *last,
+    ]
+    ends = [value("x")], [value("y", kind)]
+    data = model(nodes, *ends, initializer=weights)
+    one = model(nodes[:2], ends[0], [value("t", half)], initializer=weights)
+    return probe(data, one, model(nodes[2:], [value("t", half)], ends[1]))
+
+
+NOISE = np.random.default_rng(1).random((64, 4), np.float32)
+
+
+def test_floats_behind_halves_that_cross_are_held_to_what_halves_can_tell() -> None:
+    session = halves_crossing([step("Exp", ["f"], "y")], TensorProto.FLOAT)
+    found = ask(session, order("verify", *CHAIN), x=NOISE)
+    assert isinstance(found, VerifyReport)
+    output = found.levels[0].tensors[0]
+    assert (output.is_equal, output.is_within) == (False, True)
+    assert found.is_right
+
+
+def test_an_order_turned_by_the_rounding_of_halves_is_told_and_no_proof() -> None:
+    last = [
+        step("Constant", [], "step", value=scalar("", np.float32(1e-4))),
+        step("Mod", ["f", "step"], "m", fmod=1),
+        step("ArgMax", ["m"], "y", axis=0, keepdims=1),
+    ]
+    found = ask(halves_crossing(last, TensorProto.INT64), order("verify", *CHAIN), x=NOISE)
+    assert isinstance(found, VerifyReport)
+    output = found.levels[0].tensors[0]
+    assert (output.is_within, output.is_proof) == (False, False)
+    assert "behind FP16 that crosses a cut" in output.trouble
+
+
+def test_what_overflows_in_halves_alone_is_a_proof() -> None:
+    session = halves_crossing([step("Neg", ["f"], "y")], TensorProto.FLOAT)
+    found = ask(session, order("verify", *CHAIN), x=np.full((1, 4), 40_000, np.float32))
+    assert isinstance(found, VerifyReport)
+    output = found.levels[0].tensors[0]
+    assert (output.is_within, output.is_proof) == (False, True)
+
+
 # Calibrating.
 
 

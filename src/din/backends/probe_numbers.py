@@ -50,7 +50,8 @@ an image has its colours, all others but the first). The first is always one sam
 
 
 class Tolerance(Struct, frozen=True):
-    """|slices - whole| <= absolute + relative * |whole|."""
+    """|slices - whole| <= absolute * largest + relative * |whole|, where `largest` is the largest
+    |whole| of the tensor, at least 1: small values carry the rounding of large ones."""
 
     relative: float
     absolute: float
@@ -64,6 +65,11 @@ TOLERANCES: Final[dict[str, Tolerance]] = {
 }
 """Where kernels may be fused otherwise than in the whole. Of quantised values (INT8, UINT8) one
 step is allowed; all others have to be equal."""
+BEHIND_HALVES: Final[dict[str, Tolerance]] = {
+    "FP16": Tolerance(1e-2, 1e-2),
+    "BF16": Tolerance(5e-2, 5e-2),
+}
+"""Of all floats made of what was rounded to this datatype at a cut and not in the whole."""
 STEP_MAX: Final = 1
 
 
@@ -167,8 +173,11 @@ def facts_of(name: str, dtype: str, array: Array) -> TensorFacts:
     return TensorFacts(name, dtype, shape, None if dtype == BYTES else nbytes_of(dtype, shape))
 
 
-def distance(dtype: str, whole: Array, sliced: Array, *, is_exact: bool) -> Distance:
-    """How far the slices' tensor is from the whole's. `is_exact`: only equal is within."""
+def distance(
+    dtype: str, whole: Array, sliced: Array, *, is_exact: bool, behind: str | None = None
+) -> Distance:
+    """How far the slices' tensor is from the whole's. `is_exact`: only equal is within; `behind`:
+    the halves that crossed before it."""
     if whole.shape != sliced.shape or whole.dtype != sliced.dtype:
         return incomparable(f"the whole makes {_words(whole)}, the slices {_words(sliced)}")
     if dtype in (BYTES, "FP8"):
@@ -178,7 +187,8 @@ def distance(dtype: str, whole: Array, sliced: Array, *, is_exact: bool) -> Dist
     first, second = as_numbers(dtype, whole), as_numbers(dtype, sliced)
     if dtype not in FLOATS:
         return _of_integers(dtype, first, second, is_exact=is_exact)
-    return _of_floats(dtype, first, second, is_exact=is_exact)
+    tolerance = TOLERANCES[dtype] if behind is None else BEHIND_HALVES[behind]
+    return _of_floats(first, second, tolerance, is_exact=is_exact)
 
 
 def incomparable(trouble: str) -> Distance:
@@ -212,7 +222,7 @@ def _of_integers(dtype: str, first: Array, second: Array, *, is_exact: bool) -> 
     )
 
 
-def _of_floats(dtype: str, first: Array, second: Array, *, is_exact: bool) -> Distance:
+def _of_floats(first: Array, second: Array, tolerance: Tolerance, *, is_exact: bool) -> Distance:
     is_nan = np.isnan(first)
     strange = int(np.count_nonzero(is_nan != np.isnan(second)))
     if strange:
@@ -221,8 +231,8 @@ def _of_floats(dtype: str, first: Array, second: Array, *, is_exact: bool) -> Di
         same = (first == second) | is_nan  # infinities of one sign included
         whole = np.where(same, 0, first).astype(np.float64)
         difference = np.abs(whole - np.where(same, 0, second).astype(np.float64))
-        tolerance = TOLERANCES[dtype]
-        floor = tolerance.absolute / tolerance.relative
+        largest = np.abs(first[np.isfinite(first)]).max(initial=1.0)
+        floor = tolerance.absolute / tolerance.relative * float(largest)
         relative = np.divide(difference, np.abs(np.where(same, 0, whole)) + floor)
     bits = f"u{first.dtype.itemsize}"
     is_equal = bool(((first.view(bits) == second.view(bits)) | is_nan).all())

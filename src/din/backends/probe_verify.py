@@ -1,8 +1,9 @@
 """Whole against the slices, run one after the other in one process along their edges.
 
 Without optimisation the same kernels run in the same order, so every tensor has to be equal bit for
-bit, unless halves (FP16, BF16) cross: the engine keeps those in FP32 inside one session. At the
-model's own level kernels are fused otherwise at a cut, so tolerances hold (probe_numbers).
+bit, unless halves (FP16, BF16) cross: the engine keeps those in FP32 inside one session, and what
+is made of them later differs by that rounding, whatever its datatype. At the model's own level
+kernels are fused otherwise at a cut, so tolerances hold (probe_numbers).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 from din.backends.contract import Array
 from din.backends.onnxruntime_backend import OnnxSession
 from din.backends.probe_models import Models, engine_words
-from din.backends.probe_numbers import distance, incomparable
+from din.backends.probe_numbers import FLOATS, Distance, distance, incomparable
 from din.domain.probe import ProbeOrder, ProbePart, TensorError, VerifyLevel, VerifyReport
 from din.errors import BadModel, BadTensor
 
@@ -101,13 +102,18 @@ def _compared(
     feeds = dict(inputs) | {name: whole[name][1] for name in names.borrowed}
     tested = {name: each for name, each in whole.items() if name in names.made}
     sliced = _sliced(models, order.parts[1:], optimisation, feeds, tested)
+    behind = _behind_halves(order.parts[1:], {name: dtype for name, (dtype, _) in whole.items()})
     errors: list[TensorError] = []
     for name, (dtype, array) in tested.items():
-        trouble = sliced.troubles.get(name)
+        trouble, halves = sliced.troubles.get(name), behind.get(name)
+        is_proof = halves is None or trouble is not None
         if trouble is None:
-            found = distance(dtype, array, sliced.tensors[name][1], is_exact=is_exact)
+            made = sliced.tensors[name][1]
+            found = distance(dtype, array, made, is_exact=is_exact, behind=halves)
+            is_proof = is_proof or _is_lost(dtype, array, made, found)
         else:
             found = incomparable(trouble)
+        told = "" if is_proof or found.is_within else f", behind {halves} that crosses a cut"
         errors.append(
             TensorError(
                 name=name,
@@ -119,10 +125,26 @@ def _compared(
                 max_relative=found.max_relative,
                 is_equal=found.is_equal,
                 is_within=found.is_within,
-                trouble=found.trouble,
+                trouble=found.trouble + told,
+                is_proof=is_proof,
             )
         )
     return VerifyLevel(optimisation=optimisation, is_exact=is_exact, tensors=tuple(errors))
+
+
+def _behind_halves(slices: Sequence[ProbePart], dtypes: Mapping[str, str]) -> dict[str, str]:
+    """The datatype of halves that crossed on the way to a tensor, the coarser where both did."""
+    found: dict[str, str] = {}
+    for part in slices:
+        crossed = {found.get(name) or dtypes.get(name) for name in part.inputs} & HALVES
+        if crossed:
+            found |= dict.fromkeys(part.outputs, min(crossed))
+    return found
+
+
+def _is_lost(dtype: str, whole: Array, sliced: Array, found: Distance) -> bool:
+    """Numbers on one side that are none on the other: no rounding, but what it led to."""
+    return dtype in FLOATS and whole.shape == sliced.shape and found.max_absolute is None
 
 
 def _copied(

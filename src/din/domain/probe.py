@@ -114,11 +114,15 @@ class TensorError(Struct, frozen=True, kw_only=True):
     """None where there is no number: strings, other shapes, an infinite difference."""
     max_relative: float | None
     """Largest |difference| / (|whole| + floor); the floor is the absolute tolerance divided by the
-    relative one, so that this number alone is held against the relative tolerance."""
+    relative one, times the tensor's largest |whole| where that is over 1, so that this number alone
+    is held against the relative tolerance."""
     is_equal: bool
     """Bit for bit, NaN at the same places included."""
     is_within: bool
     trouble: str = ""
+    is_proof: bool = True
+    """Whether a difference proves the cut wrong. Where halves crossed before it, rounding alone can
+    turn a number, an order and a count: then only what is infinite or NaN on one side does."""
 
 
 class VerifyLevel(Struct, frozen=True, kw_only=True):
