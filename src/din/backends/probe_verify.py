@@ -136,7 +136,7 @@ def _behind_halves(slices: Sequence[ProbePart], dtypes: Mapping[str, str]) -> di
     """The datatype of halves that crossed on the way to a tensor, the coarser where both did."""
     found: dict[str, str] = {}
     for part in slices:
-        crossed = {found.get(name) or dtypes.get(name) for name in part.inputs} & HALVES
+        crossed = {found.get(name) or dtypes.get(name, "") for name in part.inputs} & HALVES
         if crossed:
             found |= dict.fromkeys(part.outputs, min(crossed))
     return found
