@@ -39,10 +39,11 @@ from din.gateway.fleet import Fleet
 from din.gateway.labels import LabelBook
 from din.gateway.links import NodeLinks
 from din.gateway.metrics import GatewayMetrics
-from din.gateway.models import ModelBook, ModelRecord
+from din.gateway.models import ModelBook
 from din.gateway.names import id_of
 from din.gateway.orders import Orders
 from din.gateway.profiles import ProfileBook
+from din.gateway.record import ModelRecord
 from din.gateway.relay import Relay
 from din.gateway.request_tools import TIMEOUT_LIMITS, RequestTools
 from din.gateway.roll import Roll

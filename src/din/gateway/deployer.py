@@ -31,8 +31,8 @@ from din.gateway.handover import kept_on, let_go, only_on_leaving
 from din.gateway.hearing import FleetFacts
 from din.gateway.holding import Holding, Known
 from din.gateway.leftovers import Leftovers
-from din.gateway.models import ModelRecord
 from din.gateway.orders import PREPARE_MS_MAX, Orders
+from din.gateway.record import ModelRecord
 from din.gateway.relay import Sender
 from din.gateway.serving import Serving
 from din.wire.messages import Prepared, PrepareFailed, Unload

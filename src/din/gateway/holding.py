@@ -13,7 +13,7 @@ from din.domain.model import Partition, Slice
 from din.domain.node import NodeId
 from din.domain.plan import Placement, Plan
 from din.errors import CannotPlace, DinError
-from din.gateway.models import ModelRecord
+from din.gateway.record import ModelRecord
 from din.gateway.serving import Serving
 
 KEPT: Final = "kept"

@@ -15,7 +15,7 @@ from din.domain.trust import Caller
 from din.domain.views import CutsView, SliceAgainView
 from din.errors import BadStrategy, CannotPlace, Denied
 from din.gateway.cutting import wished_nodes
-from din.gateway.models import ModelRecord
+from din.gateway.record import ModelRecord
 from din.placement.partitioning import Chosen
 from din.placement.speeds import measured_for, operator_ms
 

@@ -13,7 +13,7 @@ from din.domain.views import ModelView, NodeView, ReplicaView, SliceView, StuckS
 from din.errors import NotFound
 from din.gateway.core import Gateway
 from din.gateway.holding import Holding
-from din.gateway.models import ModelRecord
+from din.gateway.record import ModelRecord
 
 
 def node_view(
