@@ -27,13 +27,15 @@ from din.domain.probe import (
     TensorRange,
 )
 from din.domain.strategy import Strategy
+from din.domain.support import NOTHING, Need, Needs
 from din.domain.tensor import TensorSpec
 from din.domain.views import RegisterModel
 from din.errors import BadStrategy, CannotPlace, ExecutionFailed, TooLarge, UsageError
-from din.gateway.encoding import Encoded, Encoder, EncodingRooms, crossing
+from din.gateway.encoding import Encoder, crossing
 from din.gateway.precise import check_precision
 from din.gateway.probes import Probed
 from din.gateway.service import InferenceCall
+from din.gateway.trial import Encoded, EncodingRooms
 from din.gateway.verification import Subject
 
 SHAPE = (1, 4, 512, 512)
@@ -153,19 +155,20 @@ class Script:
         return asyncio.run(Encoder(rooms).encode(subject, carved, self.carve))
 
 
-def node(name: str, mbit: str = "") -> FleetNode:
+def node(name: str, mbit: str = "", **more: Any) -> FleetNode:
+    fields: dict[str, Any] = {
+        "node_id": NodeId(name),
+        "session": 1,
+        "name": name,
+        "device_type": "x86_64-cpu",
+        "cpu_model": "c",
+        "cpu_isa": (),
+        "cpu_cores": 1,
+        "memory_mib": 1000,
+        "labels": {"link_mbit": mbit} if mbit else {},
+    }
     return FleetNode(
-        profile=NodeProfile(
-            node_id=NodeId(name),
-            session=1,
-            name=name,
-            device_type="x86_64-cpu",
-            cpu_model="c",
-            cpu_isa=(),
-            cpu_cores=1,
-            memory_mib=1000,
-            labels={"link_mbit": mbit} if mbit else {},
-        ),
+        profile=NodeProfile(**(fields | more)),
         health=NodeHealth(),
         status="ready",
     )
@@ -261,6 +264,65 @@ def test_where_nothing_can_be_encoded_everything_crosses_exactly() -> None:
     assert (check.kind, check.reason) == ("exact", "no tensor can be encoded")
     assert "NaN or infinity" in check.tensors[0].reason
     assert [each.kind for each in script.orders] == ["calibrate"]
+
+
+OLD_ENGINE = {"device_type": "x86_64-cuda-trt8.4", "backends": ("tensorrt",)}
+CASTING = Needs(13, 8, (Need("Cast", 13, "t1.fp16.Cast", (("to", "FLOAT16"),)),))
+QUANTISING = Needs(
+    13, 8, (Need("QuantizeLinear", 13, "t1.uint8.QuantizeLinear", (("zero_point", "UINT8"),)),)
+)
+
+
+def on_an_old_engine(script: Script, count: int = 2) -> CarveAnswer:
+    """Slice 1 is for a backend that does not take what quantises to UINT8."""
+    script.nodes = (*SLOW, node("edge-3", "10", **OLD_ENGINE))
+    carve = script.carve
+
+    async def carve_with_needs(encodings: dict[str, Encoding]) -> CarveAnswer:
+        answer = await carve(encodings)
+        slices = list(cut_in(count).slices)
+        touched = {"t1", "t2"} & set(encodings)
+        kind = next(iter(encodings.values())).kind
+        needs = {"fp16": CASTING, "uint8": QUANTISING}[kind] if touched else NOTHING
+        slices[1] = replace(slices[1], backend="tensorrt", needs=needs)
+        return replace(answer, slices=tuple(slices))
+
+    script.carve = carve_with_needs
+    carved = answer_of(cut_in(count))
+    plain = replace(carved.slices[1], backend="tensorrt")
+    return replace(carved, slices=(carved.slices[0], plain, *carved.slices[2:]))
+
+
+def test_an_encoding_that_no_backend_could_run_is_told_before_anything_runs() -> None:
+    script = Script(GOOD)
+    carved = on_an_old_engine(script)
+    with pytest.raises(
+        BadStrategy, match=r"uint8: OP not supported: QuantizeLinear .*tensorrt 8.4 takes INT8"
+    ):
+        script.encode("uint8", carved)
+    assert [each.kind for each in script.orders] == ["calibrate"]
+    found = script.encode("fp16", carved).check
+    assert found is not None
+    assert found.kind == "fp16"
+
+
+def test_auto_leaves_exact_only_what_touches_the_backend_that_could_not_run_it() -> None:
+    script = Script(GOOD)
+    check = script.encode("auto", on_an_old_engine(script, 4)).check
+    assert check is not None
+    assert [sorted(each) for each in script.encodings] == [["t1", "t2", "t3"], ["t3"]]
+    kinds = {each.tensor: each.kind for each in check.tensors}
+    assert kinds == {"t1": "exact", "t2": "exact", "t3": "uint8"}
+    assert "OP not supported: QuantizeLinear" in check.tensors[0].reason
+
+
+def test_without_a_node_that_could_hold_the_slice_anyway_encoding_is_not_to_blame() -> None:
+    script = Script(GOOD)
+    carved = on_an_old_engine(script)
+    script.nodes = SLOW
+    check = script.encode("uint8", carved).check
+    assert check is not None
+    assert check.kind == "uint8"
 
 
 def test_one_slice_and_a_dry_run_need_no_probe() -> None:

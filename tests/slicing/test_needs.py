@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime as ort
 import pytest
+from msgspec.structs import replace
 from onnx import helper
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from din.bench.carved import carved
+from din.domain.encoding import Encoding
 from din.domain.kernels import KERNELS, RELEASES
 from din.domain.model import CarveRequest
 from din.domain.strategy import Strategy
@@ -210,3 +212,36 @@ def test_a_rewrite_that_nobody_knows_is_refused_when_it_is_read():
 
     with pytest.raises(msgspec.ValidationError, match="rewrite"):
         msgspec.convert({"rewrite": ["softmax_to_relu"]}, Strategy)
+
+
+# What encodings append.
+
+
+def crossing(resizing, kind: str):
+    model = resizing(mode="linear", **{MODE: "asymmetric"})
+    more = {"scale": (0.5,), "zero_point": (3,)} if kind == "uint8" else {}
+    encoding = Encoding(kind=kind, **more)
+    strategy = Strategy(partition_points=("first",))
+    plain = CarveRequest(model_path="", output_path="", strategy=strategy)
+    (name,) = carved(model.SerializeToString(), plain).answer.cuts[0].tensors
+    request = replace(plain, encodings={name: encoding})
+    return [each.needs for each in carved(model.SerializeToString(), request).answer.slices]
+
+
+@pytest.mark.parametrize(
+    ("kind", "made_by", "read_by"),
+    [("fp16", "Cast", "Cast"), ("uint8", "QuantizeLinear", "DequantizeLinear")],
+)
+def test_what_encodes_and_decodes_is_asked_of_the_backends_on_both_sides(
+    resizing, kind: str, made_by: str, read_by: str
+):
+    first, second = crossing(resizing, kind)
+    assert made_by in by_operator(first)
+    assert read_by in by_operator(second)
+    assert by_operator(first)[made_by].node.endswith(made_by)
+    assert list(lacks(first, HERE)) == list(lacks(second, HERE)) == []
+    old = Engine("tensorrt", "8.4")
+    said = [told(each) for needs in (first, second) for each in lacks(needs, old)]
+    assert len(said) == (2 if kind == "uint8" else 0)
+    assert all("takes INT8" in each for each in said)
+    assert made_by not in by_operator(needs_in(resizing(), partition_points=("first",))[0])

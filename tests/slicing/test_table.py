@@ -113,3 +113,14 @@ def test_an_assignment_that_cannot_be_is_refused(bench, forked, assignment, says
     with pytest.raises(BadStrategy) as failed:
         bench.cut(forked, assignment=assignment)
     assert says in failed.value.message
+
+
+def test_a_rewrite_is_in_the_table_too_and_one_without_effect_is_refused(build):
+    resize = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear")
+    scales = {"scales": np.array([1, 1, 2, 2], np.float32)}
+    model = build([resize], ["x:FLOAT:1,1,3,3"], ["y:FLOAT:1,1,6,6"], scales)
+    rewrite = ("resize_half_pixel_to_asymmetric",)
+    assert table_of(model.SerializeToString(), {}, rewrite=rewrite).operators
+    plain = build([helper.make_node("Relu", ["x"], ["y"])], ["x:FLOAT:1"], ["y:FLOAT:1"])
+    with pytest.raises(BadStrategy, match="finds nothing to change"):
+        table_of(plain.SerializeToString(), {}, rewrite=rewrite)

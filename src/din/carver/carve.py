@@ -83,7 +83,13 @@ def answer(request: Request) -> CarveAnswer | CutTable:
 def _analyse(request: AnalyseRequest, contents: Mapping[str, Content]) -> CutTable:
     from din.slicing.slicer import table_of
 
-    return table_of(_views(contents), request.input_shapes, request.source_sha256, request.ranges)
+    return table_of(
+        _views(contents),
+        request.input_shapes,
+        request.source_sha256,
+        request.ranges,
+        request.rewrite,
+    )
 
 
 def _cut(request: CarveRequest, contents: Mapping[str, Content]) -> CarveAnswer:

@@ -33,7 +33,9 @@ def carve_here(registration: Registration) -> CarveAnswer:
     strategy = registration.order.slicing_strategy
     if strategy.type == "auto":
         # Where DIN cuts, the gateway chooses; what is asked of ranges can be checked here.
-        strategy = Strategy(backend_map=strategy.backend_map, ranges=strategy.ranges)
+        strategy = Strategy(
+            backend_map=strategy.backend_map, ranges=strategy.ranges, rewrite=strategy.rewrite
+        )
     request = CarveRequest(
         model_path=str(path.resolve()),
         external=_beside(path),

@@ -7,7 +7,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from din.domain.encoding import Encoding
-from din.domain.strategy import Strategy
+from din.domain.strategy import Rewrite, Strategy
 from din.domain.support import NOTHING, Needs
 from din.domain.tensor import TensorSpec
 
@@ -206,6 +206,8 @@ class AnalyseRequest(Struct, frozen=True, kw_only=True, tag_field="ask", tag="an
     input_shapes: dict[str, tuple[int | str, ...]] = {}
     ranges: tuple[str, ...] = ()
     """Of the strategy, "from:to": found in the graph for it."""
+    rewrite: tuple[Rewrite, ...] = ()
+    """Of the strategy: what is cut is the model as it is changed."""
 
 
 class CutFacts(Struct, frozen=True, kw_only=True):

@@ -100,6 +100,8 @@ RoiAlign SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert
 Shrink SoftmaxCrossEntropyLoss SplitToSequence StringNormalizer TfIdfVectorizer Unique
 """
 _MODE: Final = "coordinate_transformation_mode"
+ZERO_POINT: Final = "zero_point"
+"""No attribute but an input, whose datatype decides as an attribute does."""
 
 ATTRIBUTE_RULES: Final = (
     AttributeRule(
@@ -128,6 +130,16 @@ ATTRIBUTE_RULES: Final = (
         _TENSORRT_84,
     ),
     AttributeRule("tensorrt", ("8.4",), "Resize", "mode", ("nearest", "linear"), _TENSORRT_84),
+    AttributeRule(
+        "tensorrt",
+        ("8.4",),
+        "Cast",
+        "to",
+        ("FLOAT", "FLOAT16", "INT32", "INT8", "BOOL"),
+        _TENSORRT_84,
+    ),
+    AttributeRule("tensorrt", ("8.4",), "QuantizeLinear", ZERO_POINT, ("INT8",), _TENSORRT_84),
+    AttributeRule("tensorrt", ("8.4",), "DequantizeLinear", ZERO_POINT, ("INT8",), _TENSORRT_84),
 )
 OPERATOR_RULES: Final = (
     OperatorRule(
@@ -138,7 +150,7 @@ OPERATOR_RULES: Final = (
     ),
 )
 OPSETS: Final[dict[tuple[str, str], tuple[int, str]]] = {
-    ("tensorrt", "8.4"): (13, _TENSORRT_84),
+    ("tensorrt", "8.4"): (17, _TENSORRT_84),
 }
 """Newest operator set that a version of a backend is documented for."""
 

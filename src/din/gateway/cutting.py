@@ -96,10 +96,13 @@ class CutChooser:
     async def table(self, order: RegisterModel, ranges: tuple[str, ...] = ()) -> CutTable:
         """The analysis of a model at the order's input shapes. Raises as the carver."""
         files = repr(sorted(order.external.items()))
-        key = (order.source_sha256, files, repr(sorted(order.inputs.items())), ranges)
+        rewrite = order.slicing_strategy.rewrite
+        key = (order.source_sha256, files, repr(sorted(order.inputs.items())), ranges, rewrite)
         found = self._tables.get(key)
         if found is None:
-            request = AnalyseRequest(model_path="", input_shapes=order.inputs, ranges=ranges)
+            request = AnalyseRequest(
+                model_path="", input_shapes=order.inputs, ranges=ranges, rewrite=rewrite
+            )
             found = await self._carver.analyse(request, order.source_sha256, order.external)
             self._tables[key] = found
         self._tables.move_to_end(key)

@@ -23,10 +23,13 @@ from din.domain.encoding import (
     EncodingKind,
     OutputLoss,
 )
+from din.domain.model import Slice
 from din.domain.node import FleetNode
 from din.domain.probe import TensorRange
 from din.domain.strategy import Precision
+from din.domain.support import lacks, told
 from din.domain.tensor import DTYPE_BYTES, TensorSpec
+from din.placement.capability import capability_of, operators_wish, wish_of
 from din.placement.ways import ASSUMED, WayFacts
 
 CODING_MS_PER_MIB: Final = 1.0
@@ -102,6 +105,25 @@ def slowest_way(nodes: Sequence[FleetNode]) -> WayFacts:
         and _SPEED.fullmatch(text := node.profile.labels.get(LINK_LABEL, ""))
     ]
     return WayFacts(mib_per_second=min([ASSUMED.mib_per_second, *speeds]))
+
+
+def unsupported(plain: Slice, coded: Slice, nodes: Sequence[FleetNode]) -> str:
+    """ "" unless encoding bars every ready node that could hold a slice, else what its backend
+    lacks there. Where no node could hold it anyway, encoding is not to blame."""
+    wish = wish_of(plain)
+    here = [each for each in map(capability_of, nodes) if wish.is_met_by(each)]
+    asked = operators_wish(coded)
+    if not here or any(asked.is_met_by(each) for each in here):
+        return ""
+    known = set(plain.needs.operators)
+    missing = (
+        lack
+        for engine in here[0].engines
+        if engine.backend == plain.backend
+        for lack in lacks(coded.needs, engine)
+        if lack.need not in known
+    )
+    return next(map(told, missing), "its backend cannot run what encodes")
 
 
 def encoding_of(spec: TensorSpec, seen: TensorRange, kind: EncodingKind) -> Encoding | Refused:

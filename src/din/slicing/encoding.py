@@ -7,12 +7,12 @@ saturates at the ends of its range and has no NaN.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Final
 
-from onnx import ModelProto, TensorProto, TypeProto
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto
 
 from din.domain.encoding import (
     BYTES_PER_ELEMENT,
@@ -27,6 +27,7 @@ from din.errors import BadStrategy
 from din.slicing.coders import Coder, inner_names
 from din.slicing.cutting import splits_quantised
 from din.slicing.elements import fixed_bytes, shape_of, word_of
+from din.slicing.needs import Added
 from din.slicing.operators import OperatorGraph
 from din.slicing.parts import Part
 from din.slicing.shapes import Shapes
@@ -57,18 +58,31 @@ class Coded:
 
     def write(self, model: ModelProto, part: Part) -> None:
         """Append to an emitted part what encodes its outputs and decodes its inputs, in place."""
-        taken, given = set(part.inputs), set(part.outputs)
         first = 0
-        for raw, made in self.names.items():
-            coder = self._coder(raw, made)
-            if made in given:
-                model.graph.initializer.extend(coder.stored())
+        for coder, is_made in self._coders(part):
+            model.graph.initializer.extend(coder.stored())
+            if is_made:
                 model.graph.node.extend(coder.encoders())
-            elif made in taken:
-                model.graph.initializer.extend(coder.stored())
-                for node in coder.decoders():
-                    model.graph.node.insert(first, node)
-                    first += 1
+                continue
+            for node in coder.decoders():
+                model.graph.node.insert(first, node)
+                first += 1
+
+    def added(self, part: Part) -> Added:
+        """What `write` adds: a backend has to run it as well."""
+        nodes: list[NodeProto] = []
+        stored: list[TensorProto] = []
+        for coder, is_made in self._coders(part):
+            nodes += coder.encoders() if is_made else coder.decoders()
+            stored += coder.stored()
+        return Added(nodes, stored)
+
+    def _coders(self, part: Part) -> Iterator[tuple[Coder, bool]]:
+        """Of what a part makes (True) and takes (False) encoded."""
+        taken, given = set(part.inputs), set(part.outputs)
+        for raw, made in self.names.items():
+            if made in given or made in taken:
+                yield self._coder(raw, made), made in given
 
     def _coder(self, raw: str, made: str) -> Coder:
         kind = self.shapes.types[raw]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
+from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TensorProto
 from onnx.defs import OpSchema, SchemaError, get_schema
 
-from din.domain.support import DECIDING, Need, Needs
+from din.domain.support import DECIDING, ZERO_POINT, Need, Needs
 from din.slicing.functions import FunctionKey, called_by, functions_of
 from din.slicing.operators import Operator
 from din.slicing.source import nodes_within
@@ -16,16 +16,37 @@ from din.slicing.source import nodes_within
 _OWN = ("", "ai.onnx")
 
 
-def needs_of(model: ModelProto, operators: Iterable[Operator], opset: int) -> Needs:
-    """Each different use of an operator once, under the name of the first node that uses it."""
+class Added(NamedTuple):
+    """Nodes that no model has, and what is stored for them."""
+
+    nodes: Sequence[NodeProto] = ()
+    stored: Sequence[TensorProto] = ()
+
+
+NOTHING_ADDED: Final = Added()
+_ZERO_POINT_PLACE: Final = 2
+_DATATYPE: Final = "to"
+"""The attribute of Cast that holds a datatype's number."""
+
+
+def needs_of(
+    model: ModelProto,
+    operators: Iterable[Operator],
+    opset: int,
+    added: Added = NOTHING_ADDED,
+) -> Needs:
+    """Each different use of an operator once, under the name of the first node that uses it;
+    `added`: what is beside the model's own."""
     functions = functions_of(model)
     versions = {each.domain or "ai.onnx": each.version for each in model.opset_import}
+    stored = {each.name: each.data_type for each in (*model.graph.initializer, *added.stored)}
     found: dict[tuple[object, ...], Need] = {}
-    for operator in operators:
-        for node, sets in _spread(operator.proto, versions, functions):
+    named = [(each.proto, each.name) for each in operators]
+    for proto, name in (*named, *((each, each.name) for each in added.nodes)):
+        for node, sets in _spread(proto, versions, functions):
             if node.op_type == "Constant" and node.domain in _OWN:
                 continue  # a stored tensor in another form: no engine runs it
-            need = _need(node, node.name or operator.name, sets)
+            need = _need(node, node.name or name, sets, stored)
             found.setdefault((need.operator, need.since, need.attributes), need)
     return Needs(opset, model.ir_version, tuple(found.values()))
 
@@ -51,14 +72,14 @@ def _spread(
             pending += [(each, own or sets) for each in nodes_within(function.node)]
 
 
-def _need(node: NodeProto, name: str, versions: dict[str, int]) -> Need:
+def _need(node: NodeProto, name: str, versions: dict[str, int], stored: Mapping[str, int]) -> Need:
     domain = "" if node.domain in _OWN else node.domain
     operator = f"{domain}.{node.op_type}" if domain else node.op_type
     version = versions.get(domain or "ai.onnx", 1)
     schema = _schema(node.op_type, domain, version)
     if schema is None:
         return Need(operator, version, name)
-    values = tuple(_values(node, schema, DECIDING.get(operator, ())))
+    values = tuple(_values(node, schema, DECIDING.get(operator, ()), stored))
     declared: Any = schema  # the stubs do not know its two marks
     is_function = declared.has_function or declared.has_context_dependent_function
     return Need(operator, schema.since_version, name, values, is_function)
@@ -72,18 +93,33 @@ def _schema(kind: str, domain: str, version: int) -> OpSchema | None:
         return None
 
 
-def _values(node: NodeProto, schema: OpSchema, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _values(
+    node: NodeProto, schema: OpSchema, names: tuple[str, ...], stored: Mapping[str, int]
+) -> Iterator[tuple[str, str]]:
     given = {each.name: each for each in node.attribute}
     for name in names:
+        if name == ZERO_POINT:
+            yield from _zero_point(node, stored)
+            continue
         declared = schema.attributes.get(name)
         value = given.get(name) or (declared.default_value if declared is not None else None)
         if value is not None and (text := _text(value)):
             yield name, text
 
 
+def _zero_point(node: NodeProto, stored: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Nothing where it is computed: its datatype is not known here."""
+    name = node.input[_ZERO_POINT_PLACE] if len(node.input) > _ZERO_POINT_PLACE else ""
+    kind = stored.get(name) if name else TensorProto.UINT8
+    if kind is not None:
+        yield ZERO_POINT, TensorProto.DataType.Name(kind)
+
+
 def _text(value: AttributeProto) -> str:
     if value.type == AttributeProto.STRING:
         return value.s.decode(errors="replace")
+    if value.name == _DATATYPE and value.i in TensorProto.DataType.values():
+        return TensorProto.DataType.Name(value.i)
     if value.type == AttributeProto.INT:
         return str(value.i)
     return ""

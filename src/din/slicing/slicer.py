@@ -128,11 +128,12 @@ def table_of(
     input_shapes: Mapping[str, tuple[int | str, ...]],
     source_sha256: str = "",
     ranges: Sequence[str] = (),
+    rewrite: Sequence[Rewrite] = (),
 ) -> CutTable:
     """What cuts of a model are chosen from; `files` as for `analyse`. Raises BadModel, BadStrategy,
     TooLarge."""
     try:
-        found = analyse(files, input_shapes)
+        found = analyse(files, input_shapes, rewrite=rewrite)
         places = tuple(places_of(found.graph, each, "range") for each in ranges)
     except UnicodeError as error:
         raise _not_text(error) from None
@@ -264,7 +265,7 @@ def _slice(found: Analysed, coded: Coded, part: Part, file: _File, setting: Slic
         memory_mib=memory_mib(weights, sizes.peak(dynamic)),
         flops=capped(sum(sizes.flops(each) for each in dynamic)),
         opset=_opset(found.model),
-        needs=needs_of(found.model, part.operators, _opset(found.model)),
+        needs=needs_of(found.model, part.operators, _opset(found.model), coded.added(part)),
         is_random=any(each.is_random for each in dynamic),
         device_type=setting.device_type,
         labels=setting.labels,
