@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from gateway_fakes import EPOCH, NODE_A, NODE_B, PHOTO, PHOTO_BYTES, ended, outcome_of, settle
+from gateway_fakes import (
+    EPOCH, NODE_A, NODE_B, PHOTO, PHOTO_BYTES, ended, in_virtual_time, outcome_of, settle,
+)  # fmt: skip
 from handed_over import KEY, OUT, OUTPUT, SLICE, WORKER_1, WORKER_2, Worker
 
 from din.domain.tensor import TensorMeta
@@ -64,12 +66,19 @@ async def played() -> AsyncIterator[Play]:
             worker.close()
 
 
-def run(story: Callable[[Play], Coroutine[Any, Any, None]]) -> None:
+def run(
+    story: Callable[[Play], Coroutine[Any, Any, None]], in_time: Callable[..., None] = asyncio.run
+) -> None:
     async def whole() -> None:
         async with played() as play:
             await story(play)
 
-    asyncio.run(whole())
+    in_time(whole())
+
+
+def without_waiting(whole: Coroutine[Any, Any, None]) -> None:
+    """On a clock that goes on only when nothing is left to do."""
+    in_virtual_time(lambda: whole)
 
 
 def open_files() -> int:
@@ -410,7 +419,7 @@ def test_a_waiter_whose_patience_ends_leaves_the_queue():
         for task in tasks[:2]:
             await ended(task)
 
-    run(story)
+    run(story, without_waiting)
 
 
 def test_an_answer_in_the_same_turn_as_the_cancellation_is_freed_too():
