@@ -13,8 +13,16 @@ from typing import Any
 import msgspec
 import pytest
 from gateway_fakes import (
-    EPOCH, NODE_A, NODE_B, PHOTO, PHOTO_BYTES, ended, in_virtual_time, outcome_of, settle,
-)  # fmt: skip
+    EPOCH,
+    NODE_A,
+    NODE_B,
+    PHOTO,
+    PHOTO_BYTES,
+    ended,
+    in_virtual_time,
+    outcome_of,
+    settle,
+)
 from handed_over import KEY, OUT, OUTPUT, SLICE, WORKER_1, WORKER_2, Worker
 
 from din.domain.tensor import TensorMeta

@@ -45,9 +45,12 @@ class NodeView(Struct, frozen=True, kw_only=True):
     device_type: str
     health: NodeHealth
     health_score: float
+    """From 0 to 1: failed slices and missed beats lower it, beats in time bring it back to 1."""
     heartbeat_age_ms: int
     memory_mib: int
+    """What it offers."""
     memory_mib_reserved: int
+    """Promised to slices, loaded or loading."""
     slices: tuple[str, ...]
     """`model/slice` of each ready replica."""
     address: str = ""
@@ -115,12 +118,15 @@ class ModelView(Struct, frozen=True, kw_only=True):
     version: str
     state: DeploymentState
     reason: str = ""
+    """Why it is not ready."""
     hint: str = ""
+    """What to do about that."""
     error_code: str = ""
     """DIN code of `reason` where one is known."""
     serving_version: str = ""
     """Which version answers now when none is asked for; empty = none is ready."""
     epoch: tuple[int, int]
+    """Of its deployment: a number by chance, and the revision of the store. Frames carry it."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     slices: tuple[SliceView, ...]
@@ -211,14 +217,19 @@ class SlicingCacheView(Struct, frozen=True, kw_only=True):
     """How the slicing cache of a gateway does, since it started."""
 
     hits: int
+    """A model was cut so before: nothing was carved."""
     misses: int
+    """It had to be carved."""
     hit_ratio: float | None
-    """None before anything was looked up."""
+    """Hits among all that was looked up; None before there was any."""
     evictions: int
+    """Answers that had to go for newer ones."""
     entries: int
+    """Answers that are kept."""
     nbytes: int
-    """Answers and the files of their slices."""
+    """Of these, with the files of their slices."""
     nbytes_max: int
+    """The limit, `slicing_cache_size_mb`."""
 
 
 class GatewayView(Struct, frozen=True, kw_only=True):
@@ -230,9 +241,13 @@ class GatewayView(Struct, frozen=True, kw_only=True):
     version: str
     pid: int
     state_path: str
+    """The folder with its store, artifacts and keys."""
     discovery_mode: str
+    """How nodes find it: auto, multicast or unicast."""
     nodes: int
+    """That are registered, whatever their status."""
     models: int
+    """That are registered."""
     tls_url: str = ""
     """Where other machines reach it; empty = TLS is off."""
     links: tuple[str, ...] = ()
