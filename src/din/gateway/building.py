@@ -91,9 +91,7 @@ class Builder:
             encoded = await self._encoded(subject, carved, choice.assignment)
             made |= (kept := artifacts_in(encoded.carved))
             if is_encrypted:
-                for sha256 in sources_of(order):
-                    await self._carving.seal_source(sha256)
-                keep_sealed(sources_of(order))
+                await self._seal(sources_of(order), keep_sealed)
         except BaseException:  # who asked may have gone meanwhile
             drop(made - sources_of(order))
             raise
@@ -113,6 +111,11 @@ class Builder:
             verification=verification,
             precision=encoded.check,
         )
+
+    async def _seal(self, sha256s: set[str], keep_sealed: Callable[[set[str]], None]) -> None:
+        for sha256 in sha256s:
+            await self._carving.seal_source(sha256)
+        keep_sealed(sha256s)
 
     async def _verified(self, subject: Subject) -> Verification | None:
         """Before a version is kept, so that a wrong cut never serves. Raises Internal for one."""
