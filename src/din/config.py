@@ -62,6 +62,16 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     require_key: Annotated[
         bool, Meta(description="ask for an API key on the plain port of this machine as well")
     ] = False
+    own_node_dir: Annotated[
+        Text,
+        Meta(
+            description="state directory of this user's node on this machine: off loopback the "
+            "gateway gives it a certificate as it starts; empty = none, and set by `din up`"
+        ),
+    ] = ""
+    own_node_name: Annotated[
+        NodeName, Meta(description="of the node of own_node_dir; empty = from the host name")
+    ] = ""
     late_renewal_days: Annotated[
         int,
         Meta(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 
 from din.client import Client
+from din.domain.views import RegisterModel
 from tests.road.conftest import FAILED
 from tests.road.islands import islands
-from tests.road.machines import Machine
+from tests.road.machines import HOME, Machine
 from tests.road.processes import wait_for
 from tests.road.small_models import chain, chain_answer
+from tests.strategies import ordered
 
 pytestmark = pytest.mark.system
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -111,7 +114,8 @@ def test_two_machines_answer_together_by_the_words_of_the_readme(town: Town) -> 
     assert "hall-1" in listed
     assert "hall-2" in listed
     # Nothing listens off loopback but what the README tells the firewall.
-    assert gateway.open_ports() - {MDNS} == {("tcp", 8443), ("udp", 8443), ("tcp", 8444)}
+    named = {("tcp", 8443), ("udp", 8443), ("tcp", 8444), ("tcp", 8080)}
+    assert gateway.open_ports() - {MDNS} == named
     assert other.open_ports() - {MDNS} == {("tcp", 8080)}
 
     for machine, sight in ((other, "0.0.0.0:8080 (mutual TLS)"), (gateway, "TLS 1.3 on port 8443")):
@@ -151,6 +155,74 @@ def thrown_out(town: Town) -> None:
     with Client("http://127.0.0.1:8000") as client:
         answered = wait_for("the other stays away", lambda: client.infer("chain", {"x": X}), 30)
     assert {each.node for each in answered.execution_trace} == {"hall-1"}
+
+
+def peer_links(machine: Machine) -> int:
+    """Connections with a node's port at one end: two for each link, urgent and bulk."""
+    lines = machine.must("ss -Htn state established").splitlines()
+    ends = [[end.rpartition(":")[2] for end in line.split()[2:4]] for line in lines]
+    return sum("8080" in each for each in ends)
+
+
+def test_the_gateways_own_node_and_a_joined_one_send_tensors_straight(town: Town) -> None:
+    gateway, other = town.gateway, town.other
+    gateway.must(town.line(gateway, "din up"))
+    (token,) = TOKEN.findall(gateway.must("din token create --label side=far"))
+    other.must(town.line(other, "din node join"), token)
+    other.must(town.line(other, "din node start"))
+    both = {"hall-1": "ready", "hall-2": "ready"}
+    wait_for("both are ready", lambda: town.statuses() == both, 30)
+    assert peer_links(gateway) == 0
+    path = chain(gateway.folder / "chain.onnx")
+    home, far = {"labels": {"trust": "high"}}, {"labels": {"side": "far"}}
+    with Client("http://127.0.0.1:8000") as client:
+        order = ordered(partition_points=("add.0", "add.1"), slices=(home, far, home))
+        sha256 = client.upload(path)
+        client.register(RegisterModel(model_id="chain", source_sha256=sha256, **order))
+        wait_for("it is ready", lambda: client.model("chain").state == "ready", 30)
+        for _ in range(8):
+            answer = client.infer("chain", {"x": X})
+            np.testing.assert_array_equal(answer.outputs["y"], chain_answer(X))
+            steps = [each.node for each in answer.execution_trace]
+            assert steps == ["hall-1", "hall-2", "hall-1"]
+        assert client.plan("chain").relays == ()
+    assert peer_links(gateway) >= 2
+    assert peer_links(other) >= 2
+    # Not even a joined node is let in that no deployment names.
+    gateway.must("din model remove chain --yes")
+    wait_for("no link is left", lambda: peer_links(gateway) == 0, 30)
+
+
+def own_node(machine: Machine) -> tuple[str, bool, str]:
+    """Id, whether it has a certificate, and the digest of its key."""
+    (item,) = json.loads(machine.must("din node list -o json"))["items"]
+    assert (item["name"], item["status"]) == ("hall-1", "ready")
+    trust = machine.folder / ".local/state/din/nodes/hall-1/trust"
+    key = trust / "node.key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    digest = hashlib.sha256(key.read_bytes()).hexdigest()
+    return item["node_id"], (trust / "cluster.json").exists(), digest
+
+
+def test_the_gateways_own_node_stays_itself_with_and_without_other_machines(town: Town) -> None:
+    gateway, line = town.gateway, town.line(town.gateway, "din up")
+    gateway.must(line)
+    first = own_node(gateway)
+    assert first[1]
+    order = '{"folder": "%s/.local/state/din/nodes/hall-1/trust", "gateways": ["https://%s:8443"]}'
+    renewed = gateway.must("python -m din.enrol renew", order % (HOME, town.address))
+    assert json.loads(renewed)["membership"]["is_own"] is True
+    gateway.must("din down")
+    # Not a gateway that ran here is asked for, when none runs.
+    assert "http://127.0.0.1:8000" in gateway.type("din node list").stderr
+    gateway.must("din up")
+    assert own_node(gateway) == (first[0], False, first[2])
+    assert gateway.open_ports() - {MDNS} == set()
+    gateway.must("din down")
+    gateway.must(line)
+    assert own_node(gateway) == first
+    enrolled = json.loads(gateway.must("din audit list --what node.enrol -o json"))["items"]
+    assert len(enrolled) == 1
 
 
 def test_a_gateway_for_one_machine_is_not_taken_for_one_that_others_may_join(town: Town) -> None:

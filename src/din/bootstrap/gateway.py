@@ -27,6 +27,7 @@ from din.api.turns import Turns
 from din.artifacts.files import ArtifactFolder
 from din.bootstrap.access import Access, open_access
 from din.bootstrap.log import Log
+from din.bootstrap.own_node import settle_own_node
 from din.bootstrap.reach import CertifiedHosts, Reach
 from din.config import GatewayConfig, check_gateway_network, is_loopback, received_config
 from din.discovery.membership import Membership
@@ -138,6 +139,9 @@ async def _serve(
     access = await open_access(config, store, effects.metrics, log, stack, refusal_of_node)
     late_ms = config.late_renewal_days * DAY_MS
     enrolment = _enrolment(gateway, trust, reach, access, late_ms) if trust is not None else None
+    if config.own_node_dir:
+        own = await settle_own_node(config, os.uname().nodename, trust, enrolment, log)
+        gateway.roll.is_own_plain = not own
     if secure is not None:
         _hear_datagrams(gateway, config, reach, stack)
     server = await _front(gateway, config, reach, access, enrolment, sock, secure)

@@ -14,8 +14,8 @@ from din.errors import DinError
 from din.system.clock import wall_clock_ms
 from din.system.identity import write_atomically
 from din.transport.tls import files_in, server_context, take_new_certificate
-from din.trust.authority import CERTIFICATE_LIFE, Authority, open_authority, read_secret
-from din.trust.requests import load_key, new_key_pem
+from din.trust.authority import CERTIFICATE_LIFE, Authority, kept_key, open_authority
+from din.trust.requests import load_key
 
 FOLDER: Final = "trust"
 LOOK_S: Final = 60.0
@@ -44,9 +44,7 @@ class GatewayTrust:
         self._report = report
         self._contexts: list[ssl.SSLContext] = []
         self._began_ms = 0
-        if not self.files.key.exists():
-            write_atomically(self.files.key, new_key_pem(), mode=0o600)
-        self._key = load_key(read_secret(self.files.key))
+        self._key = load_key(kept_key(self.files.key))
 
     def context(self) -> ssl.SSLContext:
         """For the TLS port, where `api.peers` tells certificates that have ended from those that

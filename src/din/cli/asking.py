@@ -40,7 +40,7 @@ def default_gateway(environment: Mapping[str, str]) -> str:
     running = next((running_gateway(each) for each in found if each.role == "gateway"), None)
     if running is not None:
         return running.url
-    joined = (url for each in _joined(found) for url in _gateways_of(each))
+    joined = (url for each in _joined(found) for url in _gateways_of(each, is_elsewhere=True))
     return next(joined, gateway_of(environment))
 
 
@@ -60,11 +60,13 @@ def _joined(found: list[Place]) -> list[Place]:
     return [each for each in found if each.role == "node" and has_joined(each.trust)]
 
 
-def _gateways_of(place: Place) -> tuple[str, ...]:
+def _gateways_of(place: Place, *, is_elsewhere: bool = False) -> tuple[str, ...]:
+    """Of another machine only, if wanted so: one that ran here does not, when it was not found."""
     try:
-        return read_membership(place.trust).gateways
+        membership = read_membership(place.trust)
     except DinError:
         return ()  # the node itself and `din doctor` say what is wrong with it
+    return () if is_elsewhere and membership.is_own else membership.gateways
 
 
 def _warn_of_readers(path: str) -> None:

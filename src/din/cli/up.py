@@ -15,10 +15,12 @@ from din.cli import daemon
 from din.cli.asking import ask, default_gateway
 from din.cli.frame import Command, say
 from din.cli.options import gateway_options, gateway_settings, http_url, node_settings
+from din.cli.sources import collect
 from din.cli.start import AGENT_MODULE, GATEWAY_MODULE, check_ports, joining_words, run_in_place
 from din.cli.token import show_new_token
-from din.config import GatewayConfig, NodeConfig
+from din.config import GatewayConfig, NodeConfig, is_loopback
 from din.errors import Conflict, Denied, DinError, Unauthenticated, Unavailable, Unreachable
+from din.transport.membership import FOLDER, has_joined, read_membership
 
 GATEWAY_WAIT_S: Final = 30.0
 NODE_WAIT_S: Final = 30.0
@@ -43,6 +45,10 @@ def up(no_node: bool, foreground: bool, **flags: Any) -> None:
         check_ports(config)
         run_in_place(GATEWAY_MODULE, config)
     with daemon.turn(config.state_dir, say):
+        if not no_node:
+            node = _node_beside(config)
+            facts = {"own_node_dir": node.state_dir, "own_node_name": node.name}
+            config = msgspec.structs.replace(config, **facts)
         url = _gateway_up(config)
         if not no_node:
             _node_up(config, url)
@@ -195,7 +201,7 @@ def _node_up(gateway: GatewayConfig, url: str) -> None:
         say(f"node {running.name} already runs (process {running.pid})")
         _await_node(path, running, None, url)
         return
-    config = _node_beside(gateway, url)
+    config = _reaching(_node_beside(gateway), gateway, url)
     record, child = daemon.launch(
         AGENT_MODULE,
         config,
@@ -229,21 +235,47 @@ def _await_node(
     )
 
 
-def _node_beside(gateway: GatewayConfig, url: str) -> NodeConfig:
-    """Settings of this machine's node: it knows its gateway and takes any port if its own is
-    taken."""
-    config = node_settings({"gateway": [url], "cluster": gateway.cluster})
+def _node_beside(gateway: GatewayConfig) -> NodeConfig:
+    """Settings of this machine's node: whose it is and where it lies."""
+    config = node_settings({"cluster": gateway.cluster})
     # Home: who runs the gateway here has every key already.
     config = msgspec.structs.replace(config, labels={"trust": "high", **config.labels})
     if "DIN_NODE_STATE_DIR" not in os.environ:
         place = str(Path(gateway.state_dir) / "nodes" / config.name)
         config = msgspec.structs.replace(config, state_dir=place)
+    return config
+
+
+def _reaching(config: NodeConfig, gateway: GatewayConfig, url: str) -> NodeConfig:
+    """The node knows its gateway. Where that gave it a certificate, other machines reach it as they
+    reach the gateway; it takes any port if its own is taken."""
+    config = msgspec.structs.replace(config, gateway=(url,))
+    if gateway.is_tls and not is_loopback(gateway.host):
+        config = _among_others(config, gateway)
     try:
         daemon.check_port(config.host, config.port)
     except Conflict:
         say(f"port {config.port} is in use, so the node takes a free one")
         config = msgspec.structs.replace(config, port=0)
     return config
+
+
+def _among_others(config: NodeConfig, gateway: GatewayConfig) -> NodeConfig:
+    folder = Path(config.state_dir) / FOLDER
+    if not has_joined(folder):
+        say(
+            f"node {config.name} has no certificate, so it meets other machines through the "
+            f"gateway only: din down, then din up --host {gateway.host}"
+        )
+        return config
+    membership = read_membership(folder)
+    if not membership.is_own:
+        return config  # it was joined by a token, with addresses of its own
+    # Loopback, where the gateway listens there, is told last and stays when others change.
+    own = tuple(reversed(membership.gateways))
+    is_chosen = collect("node", {}, os.environ).values["host"].source != "default"
+    host = config.host if is_chosen else gateway.host
+    return msgspec.structs.replace(config, gateway=own, host=host)
 
 
 def _is_ready(url: str, record: daemon.Record) -> bool:

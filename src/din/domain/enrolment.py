@@ -109,6 +109,8 @@ class Membership(Struct, frozen=True, kw_only=True):
     """Of the certificate, milliseconds since 1970."""
     name: str = ""
     """Under which the gateway lists it."""
+    is_own: bool = False
+    """Whether the gateway of this user on this machine gave it the certificate by itself."""
 
 
 class RevokedView(Struct, frozen=True, kw_only=True):

@@ -23,8 +23,13 @@ import msgspec
 from din.domain.enrolment import Enrolled, JoinOrder, Membership, RenewOrder
 from din.enrol.exchange import CLOCKS, Channel, foreign
 from din.errors import Denied, DinError, Unreachable
-from din.system.identity import disk_error, write_atomically
-from din.transport.membership import EnrolOrder, read_membership, write_enrolled
+from din.system.identity import disk_error
+from din.transport.membership import (
+    EnrolOrder,
+    membership_of,
+    read_membership,
+    write_enrolled,
+)
 from din.transport.tls import (
     check_peer,
     client_context,
@@ -32,8 +37,8 @@ from din.transport.tls import (
     pinned_context,
     unverified_context,
 )
-from din.trust.authority import read_secret
-from din.trust.requests import check_issued, new_key_pem, signing_request
+from din.trust.authority import kept_key, read_secret
+from din.trust.requests import check_issued, signing_request
 from din.wire.join_token import JoinToken, parse_join_token
 
 SKEW_MS_MAX: Final = 5 * 60 * 1000
@@ -67,7 +72,7 @@ def renew(order: EnrolOrder, now_ms: Callable[[], int]) -> Membership:
             enrolled = _read(channel.ask("POST", RENEW_PATH, body), before.cluster)
         check_issued(enrolled.certificate.encode(), key_pem, authority_pem)
         written = {files.certificate: enrolled.certificate.encode()}
-        membership = _membership(before.node_id, enrolled, now_ms())
+        membership = membership_of(before.node_id, enrolled, now_ms(), is_own=before.is_own)
         write_enrolled(folder, membership, written)
         return membership
 
@@ -113,7 +118,7 @@ def _join_at(
     check_issued(enrolled.certificate.encode(), key_pem, authority.encode())
     folder = Path(order.folder)
     files = files_in(folder, "node")
-    membership = _membership(order.node_id, enrolled, now_ms())
+    membership = membership_of(order.node_id, enrolled, now_ms())
     written = {
         files.authority: authority.encode(),
         files.certificate: enrolled.certificate.encode(),
@@ -159,14 +164,11 @@ def _verified(url: str, context: ssl.SSLContext) -> Channel:
 
 
 def _own_key(folder: Path) -> bytes:
-    path = files_in(folder, "node").key
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise disk_error(folder, error) from error
-    if not path.exists():
-        write_atomically(path, new_key_pem(), mode=0o600)
-    return read_secret(path)
+    return kept_key(files_in(folder, "node").key)
 
 
 def _read(answer: bytes, cluster: str) -> Enrolled:
@@ -184,16 +186,3 @@ def _authority_in(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise disk_error(path, error) from error
-
-
-def _membership(node_id: str, enrolled: Enrolled, began_ms: int) -> Membership:
-    """Times by this machine's own clock: it is what they are held against."""
-    return Membership(
-        cluster=enrolled.cluster,
-        node_id=node_id,
-        gateways=enrolled.gateways,
-        signing_key=enrolled.signing_key,
-        begins_ms=began_ms,
-        ends_ms=began_ms + max(0, enrolled.ends_ms - enrolled.begins_ms),
-        name=enrolled.name,
-    )

@@ -21,7 +21,7 @@ from din.domain.enrolment import (
     TokenView,
 )
 from din.domain.node import NodeId
-from din.domain.trust import Caller, Peer, PeerName
+from din.domain.trust import GATEWAY, Caller, Peer, PeerName
 from din.errors import Busy, Conflict, Denied, Limited, TooLarge
 from din.gateway.audit import AuditLog
 from din.gateway.labels import LABELS_MAX, check_label
@@ -156,6 +156,22 @@ class Enrolment:
             await self._tokens.use(use, order.node_id, digest)
             await self._roll.bind(order.node_id, binding, is_repeated=use.is_repeated)
         return self._enrolled(order.request, order.node_id)
+
+    async def enrol_own(self, request: str, node_id: str, name: str) -> Enrolled:
+        """A certificate for the node of the gateway's own user on its machine, who could read the
+        authority's key: a token would prove no more. Raises Denied when another key holds the id
+        or the node was revoked."""
+        key = public_key_of_request(request.encode())
+        digest = key_digest(key)
+        self._roll.check_free(node_id, digest)
+        before = self._roll.binding(node_id)
+        is_renamed = before is not None and before.name != name and not self._roll.owner_of(name)
+        if before is None or not before.is_own or is_renamed:
+            binding = Binding(digest, name, {}, public_key_bytes(key), is_own=True)
+            facts = {"name": name, "own": True}
+            async with self._audit.change(GATEWAY, "node.enrol", node_id, after=facts):
+                await self._roll.bind(node_id, binding, is_repeated=True)
+        return self._enrolled(request, node_id)
 
     async def renew(self, order: RenewOrder, peer: Peer) -> Enrolled:
         """A new certificate for the key that the roll holds under this name, and with which the

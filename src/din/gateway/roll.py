@@ -48,6 +48,8 @@ class Binding(Struct, frozen=True):
     labels: dict[str, str] = {}
     public_key: bytes = b""
     """DER: keys of sealed slices are granted to it."""
+    is_own: bool = False
+    """Of this gateway's user, on its machine: what it says of itself counts as the user's word."""
 
 
 class Revoked(Struct, frozen=True):
@@ -68,6 +70,9 @@ class Roll:
         self._owners: dict[str, str] = {}
         """Name -> id of the machine that joined with it."""
         self._turn = asyncio.Lock()
+        self.is_own_plain = False
+        """Whether the gateway's own node has no certificate now: others are kept out by loopback,
+        so its id may be said there."""
 
     async def load(self) -> None:
         """Read what the store holds. Once, before the first question."""
@@ -133,15 +138,21 @@ class Roll:
                 f"node {node_id} showed no certificate",
                 hint="join this machine with a token: din node join -",
             )
-        elif node_id in self._bound:
+        elif node_id in self._bound and not self._is_own_at_home(node_id, peer):
             raise Denied(
                 f"node id {node_id} is held by a machine that joined with a certificate",
                 hint="start that node with its own state directory, or use another --state-dir",
             )
 
+    def _is_own_at_home(self, node_id: str, peer: Peer) -> bool:
+        return self.is_own_plain and self._bound[node_id].is_own and is_loopback(peer.address)
+
     def admitted(self, peer: Peer, profile: NodeProfile) -> NodeProfile:
         """The profile with the labels that this machine got when it joined. Raises Denied."""
         self.check_claim(peer, profile.node_id)
+        binding = self._bound.get(profile.node_id)
+        if binding is not None and binding.is_own:
+            return profile
         if peer.name is None and is_loopback(peer.address):
             return profile
         given = self.labels_of(profile.node_id)

@@ -15,7 +15,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from din.domain.enrolment import Membership
+from din.domain.enrolment import Enrolled, Membership
 from din.errors import DinError, Internal, Unavailable, error_of_code
 from din.system.identity import disk_error, write_together
 
@@ -98,6 +98,22 @@ def read_membership(folder: Path) -> Membership:
         raise Unavailable(
             f"{path} cannot be read: {error}", hint="join anew: din node join -"
         ) from None
+
+
+def membership_of(
+    node_id: str, enrolled: Enrolled, began_ms: int, *, is_own: bool = False
+) -> Membership:
+    """Times by this machine's own clock: it is what they are held against."""
+    return Membership(
+        cluster=enrolled.cluster,
+        node_id=node_id,
+        gateways=enrolled.gateways,
+        signing_key=enrolled.signing_key,
+        begins_ms=began_ms,
+        ends_ms=began_ms + max(0, enrolled.ends_ms - enrolled.begins_ms),
+        name=enrolled.name,
+        is_own=is_own,
+    )
 
 
 def write_membership(folder: Path, membership: Membership) -> None:

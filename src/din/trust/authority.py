@@ -110,6 +110,13 @@ def read_secret(path: Path) -> bytes:
     return raw
 
 
+def kept_key(path: Path) -> bytes:
+    """The key in this file, PEM; made there (0600) at the first call. Raises as `read_secret`."""
+    if not path.exists():
+        write_atomically(path, new_key_pem(), mode=0o600)
+    return read_secret(path)
+
+
 def authority_digest(certificate: x509.Certificate) -> str:
     """SHA256 of the DER form, hex: what a join token pins."""
     return hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()
