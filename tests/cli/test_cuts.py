@@ -15,6 +15,7 @@ from din.domain.cuts import (
     ChosenSlice,
     CutChoice,
     CutTable,
+    CutWay,
     NodeAlone,
     OperatorFacts,
     ValueFacts,
@@ -26,6 +27,21 @@ from tests.cli.conftest import Run
 from tests.client.fake_gateway import FakeGateway, document, model_view
 
 SVG = "{http://www.w3.org/2000/svg}"
+WAY = CutWay(
+    source="edge-1",
+    target="edge-2",
+    nbytes=2048,
+    ms=12.0,
+    latency_ms=4.0,
+    mib_per_second=0.25,
+    latency_from="measured",
+    rate_from="assumed",
+    is_relayed=True,
+)
+WAY_WORDS = (
+    "edge-1 -> edge-2: 12.0 ms for 2.0 KiB, by 4.0 ms (measured) and 0.2 MiB/s (assumed), relayed "
+    "by the gateway as neither can dial the other"
+)
 CHOICE = CutChoice(
     objective="latency",
     unit="ms",
@@ -38,10 +54,12 @@ CHOICE = CutChoice(
     ),
     alone=NodeAlone(node_id=NodeId("b"), node="edge-2", cost=20.0),
     wins_by=0.4,
-    reason="2 slices on edge-1, edge-2, 12.0 ms: 40% less than whole on edge-2, 20.0 ms",
+    reason="2 slices on edge-1, edge-2, 12.0 ms: 40% less time than the best single node, edge-2 "
+    "with 20.0 ms",
     times_from="flops",
     nodes_considered=2,
     blocks=10,
+    ways=(WAY,),
 )  # fmt: skip
 
 
@@ -70,6 +88,7 @@ def chain_view(count: int = 10, cut: int = 4, name: str = "op{}") -> CutsView:
         operator_ms=(1.0,) * count,
         device="edge-1",
         times_from="flops",
+        ways=(WAY,),
     )
 
 
@@ -112,6 +131,7 @@ def test_every_cut_shows_its_share_of_time_its_bytes_and_its_marks(
     assert lines[0].split()[:1] == ["AFTER"]
     assert lines[4].split() == ["op3", "40.0%", "7.0", "KiB", "1", "best", "cut", "here"]
     assert "estimated from work" in done.stderr
+    assert WAY_WORDS in done.stderr
     assert cuts.seen[-1].path == "/api/v1/models/centerface/cuts?version=1"
 
 
@@ -236,9 +256,10 @@ def test_the_graph_goes_to_a_file_or_to_standard_output(
 def test_inspect_shows_why_din_cut_it_so(fake: FakeGateway, run: Run) -> None:
     fake.routes["GET", "/api/v1/models/centerface"] = document(model_view(choice=CHOICE))
     told = run("model", "inspect", "centerface").stdout
-    assert "latency: 2 slices on edge-1, edge-2, 12.0 ms: 40% less" in told
+    assert "latency: 2 slices on edge-1, edge-2, 12.0 ms: 40% less time" in told
     assert "edge-1: 4 operators from op0 to op3, 4.0 ms, 60 MiB, about 2.0 KiB on" in told
     assert "trusted nodes only" in told
+    assert WAY_WORDS in told
 
 
 @pytest.mark.parametrize("is_changed", [True, False])

@@ -145,6 +145,8 @@ class FakeLink:
     is_local = False
     local_host = ""
     peer_host = ""
+    rtt_ms: float | None = None
+    mib_per_second: float | None = None
 
     def __init__(self, node: FakeNode) -> None:
         self.node = node

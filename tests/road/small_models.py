@@ -47,6 +47,32 @@ def chain_answer(x: np.ndarray, steps: int = 3) -> np.ndarray:
     return x
 
 
+def convolutions(path: Path, count: int = 40, channels: int = 32, side: int = 64) -> Path:
+    """x through convolutions that keep its shape to y: much to compute, few weights, and half a
+    MiB over every cut."""
+    random = np.random.default_rng(7)
+    nodes, weights = [], []
+    for number in range(count):
+        kernel = random.standard_normal((channels, channels, 3, 3)).astype(np.float32)
+        weights.append(
+            numpy_helper.from_array(kernel / np.float32(np.sqrt(9 * channels)), f"w{number}")
+        )
+        ends = [f"t{number}" if number else "x"], [f"t{number + 1}" if number < count - 1 else "y"]
+        nodes.append(
+            helper.make_node(
+                "Conv", [*ends[0], f"w{number}"], ends[1], name=f"conv.{number}", pads=[1] * 4
+            )
+        )
+    shape = [1, channels, side, side]
+    return save(
+        path,
+        nodes,
+        [helper.make_tensor_value_info("x", FLOAT, shape)],
+        [helper.make_tensor_value_info("y", FLOAT, shape)],
+        weights,
+    )
+
+
 def slow(path: Path, side: int = 192) -> Path:
     """Multiplies a matrix `rounds` times inside a Loop, so that the caller chooses how long."""
     body = helper.make_graph(

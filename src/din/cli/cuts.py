@@ -18,6 +18,7 @@ from din.cli.frame import Command, gateway_option, output_option, say
 from din.cli.model import choice_lines, find_model
 from din.client.client import Client, decode_answer
 from din.client.http import Answer
+from din.domain.cuts import way_words
 from din.domain.views import CutsView, ModelView, SliceAgainView
 from din.errors import Unavailable, UsageError
 
@@ -90,6 +91,8 @@ def show_cuts(model: str, gateway: str | None, output: str, plot: Path | None) -
         how = "as measured" if view.times_from == "profile" else "estimated from work"
         say(f"time before: share of the operators' time{where}, {how}")
         say("best: no earlier cut has as few bytes")
+        for way in view.ways:
+            say(way_words(way))
         if len(shown) < len(cuts):
             say(f"{len(shown)} of {count(len(cuts), 'possible cut')} shown; -o wide shows all")
     if plot is not None:

@@ -26,7 +26,7 @@ from din.cli.frame import Command, gateway_option, output_option, say, watch_opt
 from din.cli.precision import precision_lines
 from din.client.client import Client, decode_answer
 from din.client.http import Answer
-from din.domain.cuts import CutChoice
+from din.domain.cuts import CutChoice, ways_of_choice
 from din.domain.model import CutFacts
 from din.domain.tensor import TensorSpec
 from din.domain.views import ModelList, ModelView, ReplicaView, SliceView
@@ -260,7 +260,7 @@ def choice_lines(choice: CutChoice) -> list[str]:
             f"{part.node}: {count(part.operators, 'operator')} from {part.first} to {part.last}, "
             f"{part.compute_ms:.1f} ms, {mebibytes(part.memory_mib)}{crossing}{trust}"
         )
-    return lines
+    return [*lines, *ways_of_choice(choice)]
 
 
 def _is_encoded(cut: CutFacts) -> bool:

@@ -22,6 +22,17 @@ UNITS: Final[dict[Objective, str]] = {
 """What a cost is counted in; of throughput it is the time between two answers."""
 
 
+WaySource = Literal["assumed", "measured", "same machine", "inferred"]
+"""From where the numbers of a way are; `inferred`: by the ways of both ends to the gateway."""
+
+SOURCE_WORDS: Final[dict[WaySource, str]] = {
+    "assumed": "assumed",
+    "measured": "measured",
+    "same machine": "one machine",
+    "inferred": "from both ends' ways to the gateway",
+}
+
+
 class OperatorFacts(Struct, frozen=True, array_like=True):
     """One operator."""
 
@@ -92,6 +103,34 @@ class ChosenSlice(Struct, frozen=True, kw_only=True):
     """False where `crossing_bytes` is an estimate."""
 
 
+class CutWay(Struct, frozen=True, kw_only=True):
+    """Tensors between two nodes, or a node and the gateway, and what is reckoned for them."""
+
+    source: str
+    """The node's name, or `gateway`."""
+    target: str
+    nbytes: int
+    """For each request."""
+    ms: float
+    """latency_ms and the time of the bytes."""
+    latency_ms: float
+    mib_per_second: float
+    latency_from: WaySource
+    rate_from: WaySource
+    is_relayed: bool = False
+    """Neither end can dial the other: it goes through the gateway, and both legs count."""
+
+
+def way_words(way: CutWay) -> str:
+    """One way in a line: what it takes, by what, and from where that is known."""
+    relayed = ", relayed by the gateway as neither can dial the other" if way.is_relayed else ""
+    return (
+        f"{way.source} -> {way.target}: {way.ms:.1f} ms for {way.nbytes / 1024:.1f} KiB, by "
+        f"{way.latency_ms:.1f} ms ({SOURCE_WORDS[way.latency_from]}) and "
+        f"{way.mib_per_second:.1f} MiB/s ({SOURCE_WORDS[way.rate_from]}){relayed}"
+    )
+
+
 class NodeAlone(Struct, frozen=True, kw_only=True):
     """The whole model on one node, for comparison."""
 
@@ -126,3 +165,11 @@ class CutChoice(Struct, frozen=True, kw_only=True):
     blocks: int
     """Parts between the boundaries that were looked at."""
     notes: tuple[str, ...] = ()
+    ways: tuple[CutWay, ...] = ()
+    """Those of what was chosen; of a refused split, those that it would have taken."""
+
+
+def ways_of_choice(choice: CutChoice) -> tuple[str, ...]:
+    """The ways of a choice in lines."""
+    told = "the best split would go over " if choice.is_split_refused else ""
+    return tuple(f"{told}{way_words(each)}" for each in choice.ways)

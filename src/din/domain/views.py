@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from din.domain.cuts import CutChoice, CutTable
+from din.domain.cuts import CutChoice, CutTable, CutWay
 from din.domain.deployment import DeploymentState
 from din.domain.encoding import PrecisionCheck
 from din.domain.model import EXTERNAL_FILES_MAX, CutFacts, Edge, ModelManifest, Slice, SliceKind
@@ -168,6 +168,8 @@ class CutsView(Struct, frozen=True, kw_only=True):
     """Of each operator on `device`."""
     device: str
     times_from: Literal["profile", "flops"]
+    ways: tuple[CutWay, ...] = ()
+    """Over which its tensors go now, with what is known of them now."""
 
 
 class SliceAgainView(Struct, frozen=True, kw_only=True):

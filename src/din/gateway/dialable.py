@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import NamedTuple
 
 
 def dialable(
@@ -21,6 +22,35 @@ def dialable(
         for each in addresses
         if (is_same_machine or _leads_elsewhere(each))
         and (is_same_kind or each.startswith("unix:"))
+    )
+
+
+class Reach(NamedTuple):
+    """Where a node is, and from where it can be dialled: as `dialable`, for very many pairs."""
+
+    machine: str | None
+    is_joined: bool
+    here: bool
+    """From its own machine."""
+    elsewhere: bool
+    by_socket: bool
+
+    def answers(self, dialler: Reach) -> bool:
+        """Whether that node can dial this one."""
+        is_same_machine = self.machine is not None and self.machine == dialler.machine
+        if self.is_joined != dialler.is_joined:
+            return is_same_machine and self.by_socket
+        return self.here if is_same_machine else self.elsewhere
+
+
+def reach_of(addresses: tuple[str, ...], machine: str | None, *, is_joined: bool) -> Reach:
+    """Of a node with these addresses; `is_joined` = it has a certificate."""
+    return Reach(
+        machine,
+        is_joined,
+        here=bool(addresses),
+        elsewhere=any(map(_leads_elsewhere, addresses)),
+        by_socket=any(each.startswith("unix:") for each in addresses),
     )
 
 

@@ -6,18 +6,21 @@ memory, and what is known of devices always moves a little.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from din.access.scopes import owns
-from din.domain.cuts import CutChoice
+from din.domain.cuts import CutChoice, CutTable, CutWay
 from din.domain.node import NodeId
 from din.domain.trust import Caller
 from din.domain.views import CutsView, SliceAgainView
 from din.errors import BadStrategy, CannotPlace, Denied
 from din.gateway.cutting import wished_nodes
 from din.gateway.record import ModelRecord
+from din.gateway.terrain import ways_of
 from din.placement.partitioning import Chosen
 from din.placement.speeds import measured_for, operator_ms
+from din.placement.telling import told_ways
 
 if TYPE_CHECKING:
     from din.gateway.core import Gateway
@@ -110,6 +113,20 @@ async def cuts_of(gateway: Gateway, model_id: str, version: str | None) -> CutsV
         operator_ms=tuple(round(ms, 6) for ms in operator_ms(table, speed, times).tolist()),
         device=device.name if device is not None else "",
         times_from="flops" if times is None else "profile",
+        ways=_present_ways(gateway, table, record.assignment, nodes),
+    )
+
+
+def _present_ways(
+    gateway: Gateway, table: CutTable, assignment: tuple[int, ...], nodes: Sequence[NodeId]
+) -> tuple[CutWay, ...]:
+    """Nothing while a slice is on no node."""
+    if not all(nodes) or len(assignment) != len(table.operators):
+        return ()
+    used = list(dict.fromkeys(nodes))
+    named = [(node, gateway.fleet.name_of(node)) for node in used]
+    return told_ways(
+        table, named, ways_of(gateway, used), assignment, [used.index(each) for each in nodes]
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import permutations
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Final
 
 from din.adapters.catalogue import memory_mib
@@ -11,10 +11,11 @@ from din.domain.node import FleetNode, NodeId, NodeProfile
 from din.domain.profile import DeviceClass
 from din.domain.views import RegisterModel
 from din.gateway.cutting import Terrain
+from din.gateway.dialable import reach_of
 from din.gateway.record import adapter_of
 from din.placement.partitioning import NODES_MAX, Device
 from din.placement.speeds import assumed_gflops
-from din.placement.ways import HERE, SAME_MACHINE, WayFacts, Ways
+from din.placement.ways import ASSUMED, HERE, SAME_MACHINE, WayFacts, Ways
 
 if TYPE_CHECKING:
     from din.gateway.core import Gateway
@@ -46,11 +47,17 @@ def terrain_of(gateway: Gateway, order: RegisterModel) -> Terrain:
             continue
         room = float(table.memory_mib_room[table.row(profile.node_id)])
         devices.append(_device(order, node, room / order.workers - adapters_mib))
-    return Terrain(
-        devices=tuple(devices),
-        ways=Ways(known=dict(_same_machine(gateway, [each.node_id for each in devices]))),
-        named=named,
-    )
+    ids = [each.node_id for each in devices]
+    return Terrain(devices=tuple(devices), ways=ways_of(gateway, ids), named=named)
+
+
+def ways_of(gateway: Gateway, nodes: Sequence[NodeId]) -> Ways:
+    """What is known of the ways between these nodes, and between each and the gateway."""
+    known = dict(_same_machine(gateway, nodes))
+    for pair, facts in gateway.ways.known().items():
+        known[pair] = facts.over(known.get(pair, ASSUMED))
+    told = {pair for holding in gateway.deployer.holdings() for pair in holding.relays()}
+    return Ways(known=known, undialable=frozenset({*told, *_strangers(gateway, nodes)}))
 
 
 def roomiest_mib(gateway: Gateway) -> int:
@@ -79,6 +86,24 @@ def _device(order: RegisterModel, node: FleetNode, room_mib: float) -> Device:
         watts=node.health.power_w,
         backends=profile.backends,
     )
+
+
+def _strangers(gateway: Gateway, nodes: Sequence[NodeId]) -> Iterator[tuple[NodeId, NodeId]]:
+    """Pairs of which neither can dial the other: a link serves both directions."""
+    reaches = [
+        reach_of(
+            gateway.fleet.addresses(node),
+            gateway.links.machine_of(node),
+            is_joined=gateway.roll.binding(node) is not None,
+        )
+        for node in nodes
+    ]
+    if all(each.elsewhere for each in reaches) and len({each.is_joined for each in reaches}) < 2:
+        return
+    for (one, near), (other, far) in combinations(zip(nodes, reaches, strict=True), 2):
+        if not near.answers(far) and not far.answers(near):
+            yield one, other
+            yield other, one
 
 
 def _same_machine(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from din.discovery.membership import Member
+from din.domain.cuts import ways_of_choice
 from din.domain.deployment import Replica
 from din.domain.model import Partition, Slice
 from din.domain.node import NodeId
@@ -98,7 +99,8 @@ def _choice_notes(record: ModelRecord) -> tuple[str, ...]:
     }[choice.times_from]
     exact = "" if choice.is_exact else "; a better choice may exist"
     basis = f"{choice.nodes_considered} nodes and {choice.blocks} blocks considered, {how}{exact}"
-    return (f"cuts by {choice.objective}: {choice.reason}", basis)
+    lines = (f"cuts by {choice.objective}: {choice.reason}", basis)
+    return (*lines, *ways_of_choice(choice))
 
 
 def _slices_on(gateway: Gateway, node_id: NodeId) -> tuple[str, ...]:

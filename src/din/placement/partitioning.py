@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from din.domain.cuts import UNITS, CutChoice, CutTable, NodeAlone
+from din.domain.cuts import UNITS, CutChoice, CutTable, CutWay, NodeAlone
 from din.domain.estimates import SLICE_BASE_MIB
 from din.domain.node import NodeId
 from din.domain.strategy import Objective
@@ -25,7 +25,7 @@ from din.placement.branches import Fork, Ground, best_fork, heads_of
 from din.placement.chain import Chain, Flags, Matrix, Way, alone, cheapest, runs_of
 from din.placement.pipeline import alone_in_pipeline, fastest_pipeline
 from din.placement.speeds import measured_for, operator_ms
-from din.placement.telling import described, no_way, refused_forms, sentence
+from din.placement.telling import best_split, described, no_way, sentence, told_ways
 from din.placement.ways import Ways, WayTimes, way_times
 
 NODES_MAX: Final = 100
@@ -107,7 +107,7 @@ class _Problem:
     wishes: CutWishes
     times: Matrix
     """Milliseconds by operator and node; infinite where it may not lie."""
-    ways: WayTimes
+    ways: Ways
     is_measured: Flags
     """By node: times come from a profile."""
     chain: Chain
@@ -150,12 +150,16 @@ def choose_cuts(
         return _told(problem, fork.assignment, fork.nodes, fork.cost, whole, kind="fork")
     if whole is not None and (len(runs_of(way.nodes)) < 2 or way.cost > limit):
         return _refused(problem, whole, way)
-    runs = runs_of(way.nodes)
-    sizes = np.diff(blocks.edges)
-    of_block = np.repeat(np.arange(len(runs)), [end - start for start, end, _ in runs])
-    assignment = tuple(np.repeat(of_block, sizes).tolist())
-    nodes = tuple(node for _, _, node in runs)
+    assignment, nodes = _map_of(blocks, way)
     return _told(problem, assignment, nodes, way.cost, whole, kind="chain", is_exact=way.is_exact)
+
+
+def _map_of(blocks: Blocks, way: Way) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Slice of each operator, node of each slice."""
+    runs = runs_of(way.nodes)
+    of_block = np.repeat(np.arange(len(runs)), [end - start for start, end, _ in runs])
+    assignment = tuple(np.repeat(of_block, np.diff(blocks.edges)).tolist())
+    return assignment, tuple(node for _, _, node in runs)
 
 
 def _problem(
@@ -189,7 +193,7 @@ def _problem(
     between = way_times([each.node_id for each in kept], ways)
     measured = [measured_for(table, profiles, each.device_class) is not None for each in kept]
     chain = _chain(blocks, kept, wishes, times, between)
-    return _Problem(blocks, kept, wishes, times, between, np.array(measured), chain)
+    return _Problem(blocks, kept, wishes, times, ways, np.array(measured), chain)
 
 
 def _nearest(
@@ -268,10 +272,11 @@ def _fork(problem: _Problem) -> Fork | None:
 
 def _refused(problem: _Problem, whole: Way, way: Way) -> Chosen:
     """One node alone, with what the best split would have cost."""
-    forms = refused_forms(problem.chain, way, is_pipeline=problem.wishes.objective == "throughput")
+    is_pipeline = problem.wishes.objective == "throughput"
+    other = best_split(problem.chain, way, is_pipeline=is_pipeline)
     assignment = (0,) * len(problem.table.operators)
     return _told(
-        problem, assignment, (whole.nodes[0],), whole.cost, whole, kind="alone", best_split=forms
+        problem, assignment, (whole.nodes[0],), whole.cost, whole, kind="alone", refused=other
     )
 
 
@@ -287,7 +292,7 @@ def _told(
     *,
     kind: Kind,
     is_exact: bool = True,
-    best_split: float | None = None,
+    refused: Way | None = None,
 ) -> Chosen:
     objective = problem.wishes.objective
     devices = problem.devices
@@ -315,15 +320,25 @@ def _told(
         if is_split and whole is not None and objective != "bytes"
         else None,
         is_split_refused=kind == "alone",
-        best_split=None if best_split is None else round(best_split, 3),
+        best_split=None if refused is None else round(refused.cost, 3),
         reason="",
         times_from=source,
         is_exact=is_exact,
         nodes_considered=len(devices),
         blocks=len(problem.blocks),
+        ways=_ways(
+            problem, *(_map_of(problem.blocks, refused) if refused else (assignment, nodes))
+        ),
     )
     reason = sentence(choice, problem.chain, is_fork=kind == "fork")
     return Chosen(replace(choice, reason=reason), assignment)
+
+
+def _ways(
+    problem: _Problem, assignment: tuple[int, ...], nodes: tuple[int, ...]
+) -> tuple[CutWay, ...]:
+    named = [(each.node_id, each.name) for each in problem.devices]
+    return told_ways(problem.table, named, problem.ways, assignment, nodes)
 
 
 def _by_rules(

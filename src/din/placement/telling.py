@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from din.domain.cuts import ChosenSlice, CutChoice, CutTable
-from din.domain.estimates import SLICE_BASE_MIB, memory_mib
+from din.domain.cuts import ChosenSlice, CutChoice, CutTable, CutWay, NodeAlone
+from din.domain.estimates import MIB, SLICE_BASE_MIB, memory_mib
 from din.domain.model import GATEWAY
+from din.domain.node import NodeId
 from din.errors import CannotPlace
 from din.placement.chain import Chain, Matrix, Way, runs_of
+from din.placement.ways import HERE, Ways
 
 if TYPE_CHECKING:
     from din.placement.partitioning import CutWishes, Device, RangeRule
+
+GATEWAY_NAME: Final = "gateway"
 
 
 def described(
@@ -74,15 +78,15 @@ def _crossing(table: CutTable, assignment: Sequence[int]) -> tuple[dict[int, int
     return nbytes, guessed
 
 
-def refused_forms(chain: Chain, way: Way, *, is_pipeline: bool) -> float | None:
-    """Cost of the best split that was not worth it: what was found, else the best single cut."""
+def best_split(chain: Chain, way: Way, *, is_pipeline: bool) -> Way | None:
+    """The best split that was not worth it: what was found, else the best single cut."""
     if len(runs_of(way.nodes)) > 1:
-        return way.cost
+        return way
     if chain.nodes < 2 or chain.blocks < 2 or chain.slices_max < 2:
         return None
     before = np.cumsum(chain.cost, axis=0)
     after = np.cumsum(chain.cost[::-1], axis=0)[::-1]
-    best = np.inf
+    best = Way((), np.inf, is_exact=True)
     for edge in range(1, chain.blocks):
         step = chain.step(edge - 1)
         first, last = before[edge - 1][:, None], after[edge][None, :]
@@ -92,8 +96,59 @@ def refused_forms(chain: Chain, way: Way, *, is_pipeline: bool) -> float | None:
         else:
             total = chain.enter[:, None] + first + step + last + chain.leave[None, :]
         np.fill_diagonal(total, np.inf)
-        best = min(best, float(total.min()))
-    return best if np.isfinite(best) else None
+        one, other = divmod(int(total.argmin()), chain.nodes)
+        if total[one, other] < best.cost:
+            nodes = (one,) * edge + (other,) * (chain.blocks - edge)
+            best = Way(nodes, float(total[one, other]), is_exact=True)
+    return best if best.nodes else None
+
+
+def told_ways(
+    table: CutTable,
+    devices: Sequence[tuple[NodeId, str]],
+    ways: Ways,
+    assignment: Sequence[int],
+    nodes: Sequence[int],
+) -> tuple[CutWay, ...]:
+    """Over which ways tensors go, as they are reckoned with; those from slice to slice first.
+    `devices`: id and name, `nodes`: of which each slice is."""
+    given: dict[int, int] = defaultdict(int)
+    between: dict[tuple[int, int], int] = defaultdict(int)
+    taken: dict[int, int] = defaultdict(int)
+    for value in table.values:
+        readers = {assignment[reader] for reader in value.readers}
+        if value.maker == GATEWAY:
+            for node in {nodes[reader] for reader in readers}:
+                given[node] += value.nbytes
+            continue
+        home = nodes[assignment[value.maker]]
+        for slice_number in readers - {assignment[value.maker]}:
+            if nodes[slice_number] != home:
+                between[home, nodes[slice_number]] += value.nbytes
+        if value.is_output:
+            taken[home] += value.nbytes
+    outside = (HERE, GATEWAY_NAME)
+    flows = [(devices[one], devices[other], size) for (one, other), size in between.items()]
+    flows += [(outside, devices[node], size) for node, size in given.items()]
+    flows += [(devices[node], outside, size) for node, size in taken.items()]
+    return tuple(_told_way(source, target, size, ways) for source, target, size in flows)
+
+
+def _told_way(
+    source: tuple[NodeId, str], target: tuple[NodeId, str], nbytes: int, ways: Ways
+) -> CutWay:
+    facts = ways.between(source[0], target[0])
+    return CutWay(
+        source=source[1],
+        target=target[1],
+        nbytes=nbytes,
+        ms=round(facts.latency_ms + nbytes / MIB / facts.mib_per_second * 1000, 3),
+        latency_ms=round(facts.latency_ms, 3),
+        mib_per_second=round(facts.mib_per_second, 3),
+        latency_from=facts.latency_from,
+        rate_from=facts.rate_from,
+        is_relayed=(source[0], target[0]) in ways.undialable,
+    )
 
 
 def sentence(choice: CutChoice, chain: Chain, *, is_fork: bool) -> str:
@@ -116,9 +171,21 @@ def sentence(choice: CutChoice, chain: Chain, *, is_fork: bool) -> str:
             f"{what}, {shown}: no node by itself may and can hold the whole model "
             f"(the roomiest has {most:.0f} MiB)"
         )
-    return f"{what}, {shown}: {choice.wins_by or 0.0:.0%} less than whole on {alone.node}, " + (
-        _shown(choice, alone.cost)
-    )
+    return f"{what}, {shown}: {_compared(choice, alone)}"
+
+
+def _compared(choice: CutChoice, alone: NodeAlone) -> str:
+    """A split against the best node by itself, in the terms of the objective."""
+    single = f"the best single node, {alone.node} with {_shown(choice, alone.cost)}"
+    match choice.objective:
+        case "throughput" if choice.cost > 0:
+            return f"{alone.cost / choice.cost:.1f} times the throughput of {single}"
+        case "latency":
+            return f"{choice.wins_by or 0.0:.0%} less time than {single}"
+        case "energy":
+            return f"{choice.wins_by or 0.0:.0%} less energy than {single}"
+        case _:
+            return f"better than {single}"
 
 
 def _shown(choice: CutChoice, cost: float) -> str:

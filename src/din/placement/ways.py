@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
+from din.domain.cuts import WaySource
 from din.domain.node import NodeId
 from din.placement.layout import LINK_LATENCY_MS, LINK_MIB_PER_SECOND
 
 Matrix = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 HERE: Final = NodeId("")
 """The gateway as an end of a way."""
 _MIB: Final = 1024 * 1024
-
-
-Source = Literal["assumed", "measured", "same machine"]
 
 
 class WayFacts(Struct, frozen=True):
@@ -29,8 +28,8 @@ class WayFacts(Struct, frozen=True):
 
     latency_ms: float = LINK_LATENCY_MS
     mib_per_second: float = LINK_MIB_PER_SECOND
-    latency_from: Source = "assumed"
-    rate_from: Source = "assumed"
+    latency_from: WaySource = "assumed"
+    rate_from: WaySource = "assumed"
 
     @classmethod
     def measured(cls, latency_ms: float | None, mib_per_second: float | None) -> WayFacts:
@@ -42,14 +41,31 @@ class WayFacts(Struct, frozen=True):
             facts = replace(facts, mib_per_second=mib_per_second, rate_from="measured")
         return facts
 
+    def over(self, older: WayFacts) -> WayFacts:
+        """These, and where they are assumed the older ones."""
+        facts = self
+        if self.latency_from == "assumed":
+            facts = replace(facts, latency_ms=older.latency_ms, latency_from=older.latency_from)
+        if self.rate_from == "assumed":
+            facts = replace(facts, mib_per_second=older.mib_per_second, rate_from=older.rate_from)
+        return facts
+
 
 ASSUMED: Final = WayFacts()
 SAME_MACHINE: Final = WayFacts(0.15, 1500.0, "same machine", "same machine")
 """Between two processes of one machine, by a Unix socket."""
+UNLIKE_MIN: Final = 1.5
+"""By so much the ways of two nodes to the gateway differ before the slower one is taken to be slow
+towards the other node too: else what is slow may be the gateway's own end."""
 
 
 class Ways(Struct, frozen=True, kw_only=True):
-    """What is known of the ways between nodes."""
+    """What is known of the ways between nodes.
+
+    Of a way that nobody has used, the ways of both ends to the gateway tell something. Were it
+    shorter than their latencies differ, the longer of them could be had by it; were it faster than
+    the slower of two unlike rates, that one could be, too. So it is taken to be neither.
+    """
 
     known: Mapping[tuple[NodeId, NodeId], WayFacts] = {}
     """(from, to), HERE for the gateway; taken for both directions where one is missing."""
@@ -57,10 +73,34 @@ class Ways(Struct, frozen=True, kw_only=True):
     """Pairs (from, to) that the gateway relays: both legs count."""
     assumed: WayFacts = ASSUMED
 
-    def between(self, source: NodeId, target: NodeId) -> WayFacts:
-        """One way, relays left aside."""
+    def direct(self, source: NodeId, target: NodeId) -> WayFacts:
+        """What is known of one way by itself, else what is assumed."""
         found = self.known.get((source, target)) or self.known.get((target, source))
         return found or self.assumed
+
+    def between(self, source: NodeId, target: NodeId) -> WayFacts:
+        """One way as it is reckoned with; `way_times` has the same numbers."""
+        near, far = self.direct(HERE, source), self.direct(HERE, target)
+        if (source, target) in self.undialable:
+            return WayFacts(
+                near.latency_ms + far.latency_ms,
+                1 / (1 / near.mib_per_second + 1 / far.mib_per_second),
+                _of_both(near.latency_from, far.latency_from),
+                _of_both(near.rate_from, far.rate_from),
+            )
+        facts = self.direct(source, target)
+        if HERE in (source, target):
+            return facts
+        apart_ms = abs(near.latency_ms - far.latency_ms)
+        is_told = "assumed" not in (near.latency_from, far.latency_from)
+        if facts.latency_from == "assumed" and is_told and apart_ms > facts.latency_ms:
+            facts = replace(facts, latency_ms=apart_ms, latency_from="inferred")
+        slower, faster = sorted((near.mib_per_second, far.mib_per_second))
+        is_told = "assumed" not in (near.rate_from, far.rate_from)
+        is_unlike = is_told and faster >= UNLIKE_MIN * slower
+        if facts.rate_from == "assumed" and is_unlike and slower < facts.mib_per_second:
+            facts = replace(facts, mib_per_second=slower, rate_from="inferred")
+        return facts
 
 
 @dataclass(frozen=True)
@@ -76,9 +116,13 @@ class WayTimes:
 def way_times(nodes: Sequence[NodeId], ways: Ways) -> WayTimes:
     """The ways between these nodes, and between each and the gateway."""
     count = len(nodes)
+    home = [ways.direct(HERE, node) for node in nodes]
+    gateway_hop = np.array([each.latency_ms for each in home], dtype=np.float64)
+    gateway_per_byte = np.array([_ms_per_byte(each) for each in home], dtype=np.float64)
     hop = np.full((count, count), ways.assumed.latency_ms)
     per_byte = np.full((count, count), _ms_per_byte(ways.assumed))
     places = {node: number for number, node in enumerate(nodes)}
+    is_hop_said, is_rate_said = np.zeros((2, count, count), dtype=np.bool_)
     for (source, target), facts in ways.known.items():
         one, other = places.get(source), places.get(target)
         if one is None or other is None:
@@ -86,9 +130,14 @@ def way_times(nodes: Sequence[NodeId], ways: Ways) -> WayTimes:
         pairs = [(one, other)] if (target, source) in ways.known else [(one, other), (other, one)]
         for pair in pairs:
             hop[pair], per_byte[pair] = facts.latency_ms, _ms_per_byte(facts)
-    home = [ways.between(HERE, node) for node in nodes]
-    gateway_hop = np.array([each.latency_ms for each in home])
-    gateway_per_byte = np.array([_ms_per_byte(each) for each in home])
+            is_hop_said[pair] = facts.latency_from != "assumed"
+            is_rate_said[pair] = facts.rate_from != "assumed"
+    _infer(hop, ~is_hop_said & _both([e.latency_from != "assumed" for e in home]),
+           np.abs(gateway_hop[:, None] - gateway_hop))  # fmt: skip
+    longer = np.maximum(gateway_per_byte[:, None], gateway_per_byte)
+    is_unlike = longer >= UNLIKE_MIN * np.minimum(gateway_per_byte[:, None], gateway_per_byte)
+    _infer(per_byte, ~is_rate_said & _both([e.rate_from != "assumed" for e in home]) & is_unlike,
+           longer)  # fmt: skip
     for source, target in ways.undialable:
         one, other = places.get(source), places.get(target)
         if one is not None and other is not None:
@@ -97,6 +146,27 @@ def way_times(nodes: Sequence[NodeId], ways: Ways) -> WayTimes:
     np.fill_diagonal(hop, 0.0)
     np.fill_diagonal(per_byte, 0.0)
     return WayTimes(hop, per_byte, gateway_hop, gateway_per_byte)
+
+
+def _infer(values: Matrix, is_open: Flags, least: Matrix) -> None:
+    """Where nothing was said, at least so much."""
+    np.maximum(values, least, out=values, where=is_open)
+
+
+def _both(flags: Sequence[bool]) -> Flags:
+    line = np.array(flags, dtype=np.bool_)
+    return line[:, None] & line
+
+
+def _of_both(one: WaySource, other: WaySource) -> WaySource:
+    """Of two legs together: assumed when either is."""
+    return (
+        "assumed"
+        if "assumed" in (one, other)
+        else "measured"
+        if "measured" in (one, other)
+        else one
+    )
 
 
 def _ms_per_byte(facts: WayFacts) -> float:
