@@ -1,5 +1,6 @@
 import hashlib
 import json
+import os
 import socket
 import threading
 from pathlib import Path
@@ -345,3 +346,17 @@ def test_why_an_upload_is_refused_is_told(fake: FakeGateway, tmp_path: Path) -> 
     fake.routes["PUT", target] = failing(Denied("it needs scope models:write"))
     with din.Client(fake.url) as client, pytest.raises(Denied, match="needs scope models:write"):
         client.upload(path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "zero byte"])
+def test_what_has_no_end_or_no_name_is_refused_before_it_is_read(
+    fake: FakeGateway, tmp_path: Path, kind: str
+) -> None:
+    pipe = tmp_path / "model.onnx"
+    os.mkfifo(pipe)
+    path = {"pipe": str(pipe), "device": "/dev/zero", "zero byte": "a\0b"}[kind]
+    with din.Client(fake.url) as client:
+        for send in (client.upload, client.upload_beside):
+            with pytest.raises(UsageError, match=r"no ordinary file|cannot be read"):
+                send(path)
+    assert fake.seen == []

@@ -430,7 +430,7 @@ def test_a_model_is_found_under_either_spelling_of_its_name(run):
     run(story)
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "a\nb", "a\x00", "\ud800", "x" * 129])
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\nb", "a\x00", "\ud800", "x" * 129])
 def test_names_that_no_key_or_screen_can_hold_are_refused(name: str):
     with pytest.raises(UsageError, match="not usable"):
         normal_model_id(name)

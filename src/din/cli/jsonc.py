@@ -168,6 +168,15 @@ class _Reader:
             raise _Wrong(
                 self._at + error.pos, what, "write \\\\ for a backslash, \\n for a new line"
             ) from None
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            half = value[error.start : error.end][:1].encode("unicode_escape").decode()
+            raise _Wrong(
+                self._at,
+                f"the text holds half a character, {half}",
+                "write the character itself, or both halves of it",
+            ) from None
         self._at = found.end()
         return value
 

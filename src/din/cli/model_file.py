@@ -28,10 +28,13 @@ from din.domain.strategy import (
 )
 from din.domain.views import RegisterModel
 from din.errors import BadStrategy, DinError, UsageError
+from din.observability.printable import one_line
 
 STRATEGY: Final = "slicing_strategy"
 PLACES_SHOWN_MAX: Final = 3
 ENTRIES_TRIED_MAX: Final = 256
+VALUE_CHARACTERS_MAX: Final = 80
+"""Shown of a value that is wrong."""
 """Of one object, when looking for the entry that a complaint means."""
 
 
@@ -241,7 +244,7 @@ def _of_validation(document: Document, error: msgspec.ValidationError) -> Findin
         return Finding(document.at(path), f"{shown} is {enum.group(1)!r}", hint, BadStrategy.code)
     value = _at(document.value, path)
     is_short = isinstance(value, str | int | float | bool)
-    said = f"{shown} is {value!r}" if is_short else shown
+    said = f"{shown} is {one_line(repr(value), VALUE_CHARACTERS_MAX)}" if is_short else shown
     return Finding(document.at(path), f"{said}: {what[0].lower()}{what[1:]}", _example(()))
 
 

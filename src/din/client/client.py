@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from io import BufferedReader
-from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -287,7 +287,7 @@ class Client:
     ) -> str:
         """Store a file under its SHA256, which is returned; nothing is sent that is there.
         `encrypt` as in the registration: whether it is plain on the gateway's disk until then."""
-        with _open(path) as file:
+        with _open_file(path) as file:
             return upload(self._connection, file, progress, encrypt)
 
     def upload_beside(
@@ -305,7 +305,7 @@ class Client:
         """
         from din.client.beside import opened_beside
 
-        with _open(path) as model:
+        with _open_file(path) as model:
             return {
                 location: upload(self._connection, file, progress, encrypt)
                 for location, file in opened_beside(model)
@@ -347,14 +347,27 @@ def _bytes_of(file: File) -> bytes:
         return opened.read()
 
 
-def _open(path: str | os.PathLike[str]) -> BufferedReader:
+def _open(path: str | os.PathLike[str], more_flags: int = 0) -> BufferedReader:
     try:
-        return Path(path).open("rb")
-    except OSError as error:
+        return open(path, "rb", opener=lambda name, flags: os.open(name, flags | more_flags))
+    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(
-            f"file {os.fspath(path)!r} cannot be read: {error.strerror}",
+            f"file {os.fspath(path)!r} cannot be read: {reason}",
             hint="give the path of a file that exists and that you may read",
         ) from None
+
+
+def _open_file(path: str | os.PathLike[str]) -> BufferedReader:
+    """What is read more than once and has an end; opening a pipe would wait for its other end."""
+    file = _open(path, os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise UsageError(
+        f"{os.fspath(path)!r} is no ordinary file",
+        hint="give the path of a file; what comes through a pipe has to be saved first",
+    )
 
 
 def decode_answer(answer: Answer, kind: type[View]) -> View:

@@ -6,7 +6,7 @@ descriptions here. What only the graph can tell (unknown points, cover of ranges
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, Literal, NamedTuple
 
 from msgspec import Meta, Struct
@@ -22,6 +22,10 @@ WAYS_MAX: Final = 64
 """Shards of one request."""
 ROWS_MAX: Final = 2**31 - 1
 MEMORY_MIB_MAX: Final = 2**30
+NAME_CHARACTERS_MAX: Final = 128
+"""Of the name of a slice."""
+ADAPTER_NAMES: Final = ("before", "after")
+"""Names of the slices that adapters are."""
 
 StrategyType = Literal["graph_partition", "auto", "operator", "input_tiles"]
 Objective = Literal["latency", "throughput", "energy", "bytes"]
@@ -244,7 +248,34 @@ def _slice_faults(strategy: Strategy) -> Iterator[Fault]:
                 f"two slices are called {each.name!r}",
                 "traces and plans tell them by their names",
             )
+        if each.name is not None:
+            yield from _name_faults(index, each.name, strategy.slices)
         yield from _node_faults(("slices", index), each)
+
+
+def default_name(index: int) -> str:
+    """What a slice without a name is called."""
+    return f"slice-{index}"
+
+
+def _name_faults(index: int, name: str, slices: Sequence[SliceSetting]) -> Iterator[Fault]:
+    path = ("slices", index, "name")
+    if name in ADAPTER_NAMES:
+        yield Fault(path, f"{name!r} is what an adapter is called", "choose another name")
+    if not 0 < len(name) <= NAME_CHARACTERS_MAX or not name.isprintable():
+        yield Fault(
+            path,
+            f"{name[:NAME_CHARACTERS_MAX]!r} can be no name",
+            f"1 to {NAME_CHARACTERS_MAX} printable characters",
+        )
+    for other in range(SLICES_MAX):
+        is_named = other < len(slices) and slices[other].name is not None
+        if other != index and not is_named and name == default_name(other):
+            yield Fault(
+                path,
+                f"{name!r} is what slice {other} is called, which has no name of its own",
+                "traces and plans tell slices by their names: choose another",
+            )
 
 
 def _range_faults(strategy: Strategy) -> Iterator[Fault]:

@@ -15,17 +15,18 @@ MODEL_ID_BYTES_MAX: Final = 480
 
 
 def normal_model_id(text: str) -> str:
-    """NFC form of a model id. Raises UsageError for empty, long, '/' or control characters."""
+    """NFC form of a model id. Raises UsageError for empty, long, '/' or control characters, and
+    for what is a way through folders in an address."""
     name = unicodedata.normalize("NFC", text)
     is_printable = all(character.isprintable() for character in name)
     is_short = len(name) <= MODEL_ID_CHARS_MAX and (
         not is_printable or len(name.encode()) <= MODEL_ID_BYTES_MAX
     )
-    if not name or not is_short or "/" in name or not is_printable:
+    if name in ("", ".", "..") or not is_short or "/" in name or not is_printable:
         raise UsageError(
             f"model id {text[:160]!r} is not usable",
             hint=f"1 to {MODEL_ID_CHARS_MAX} printable characters without '/', at most "
-            f"{MODEL_ID_BYTES_MAX} bytes",
+            f"{MODEL_ID_BYTES_MAX} bytes; not '.' or '..'",
         )
     return name
 

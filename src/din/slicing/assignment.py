@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from din.domain.model import CarveRequest
-from din.domain.strategy import SLICES_MAX, SliceSetting, Strategy
+from din.domain.strategy import SLICES_MAX, SliceSetting, Strategy, default_name
 from din.errors import BadStrategy
 from din.slicing.claims import Claim, claims_by_ranges, merged
 from din.slicing.cutting import Boundaries, boundaries_of, slices_by_memory
@@ -149,7 +149,7 @@ def _setting(
     index: int, given: Sequence[SliceSetting], backend: str | None, claims: Sequence[Claim]
 ) -> SliceSetting:
     setting = given[index] if index < len(given) else SliceSetting()
-    name = setting.name or f"slice-{index}"
+    name = setting.name or default_name(index)
     own = Claim(f"slices[{index}]", setting.nodes, setting.not_nodes, sensitive=setting.sensitive)
     asked = merged(f"slice {name!r}", (own, *claims))
     return replace(

@@ -21,7 +21,7 @@ from din.domain.model import (
     CarveRequest,
     Slice,
 )
-from din.domain.strategy import Rewrite, SliceSetting, check_strategy
+from din.domain.strategy import Rewrite, SliceSetting, check_strategy, default_name
 from din.domain.tensor import TENSORS_MAX, TensorSpec
 from din.errors import BadModel
 from din.slicing.assignment import BACKEND_DEFAULT, assign
@@ -255,7 +255,7 @@ def _slice(found: Analysed, coded: Coded, part: Part, file: _File, setting: Slic
     return Slice(
         index=part.index,
         slice_id=file.slice_id,
-        name=setting.name or f"slice-{part.index}",
+        name=setting.name or default_name(part.index),
         artifacts=file.artifacts,
         inputs=tuple(spec_of(name, types[name]) for name in part.inputs),
         outputs=tuple(spec_of(name, types[name]) for name in part.outputs),
