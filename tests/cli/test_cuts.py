@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from importlib import util
+from itertools import combinations, pairwise
 from pathlib import Path
+from random import Random
 from xml.etree import ElementTree
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from din.cli.graph_svg import draw_graph, flows_of
+from din.cli.graph_layout import WIDTH, Box, Flow, laid_out
+from din.cli.graph_svg import draw_graph, flow_words, flows_of
 from din.domain.cuts import (
     ChosenSlice,
     CutChoice,
@@ -200,7 +204,9 @@ def test_looking_without_a_plot_imports_no_matplotlib(cuts: FakeGateway, run: Ru
 
 
 def texts(picture: str) -> list[str]:
-    return [each.text or "" for each in ElementTree.fromstring(picture).iter(f"{SVG}text")]
+    """Without what shows when one points at it."""
+    found = ElementTree.fromstring(picture).iter(f"{SVG}text")
+    return [(each.text or "") + "".join(inner.tail or "" for inner in each) for each in found]
 
 
 def test_the_graph_has_a_box_for_each_slice_coloured_by_its_node() -> None:
@@ -211,17 +217,98 @@ def test_the_graph_has_a_box_for_each_slice_coloured_by_its_node() -> None:
     assert fills[0] == fills[1] != fills[2]
     words = texts(draw_graph(forked_view()))
     assert "stem on n1" in words
-    assert "join, on no node yet" in words
+    assert "join on no node yet" in words
     assert words.count("Split") == 3
     assert words.count("Merge") == 3
 
 
 def test_flows_carry_their_bytes_and_say_where_these_are_estimates() -> None:
-    flows = {(each.source, each.target): each.words for each in flows_of(forked_view())}
+    flows = {(each.source, each.target): flow_words(each) for each in flows_of(forked_view())}
     assert flows[0, 1] == "s, 1.0 KiB"
     assert flows[1, 3] == "a, about 1.0 KiB"
     assert flows[GATEWAY, 0] == "x, 1.0 KiB"
     assert flows[3, GATEWAY] == "y, 1.0 KiB"
+
+
+def test_a_size_of_which_nothing_is_known_is_no_zero_and_no_best_cut(
+    fake: FakeGateway, run: Run, tmp_path: Path
+) -> None:
+    view = chain_view()
+    values = [
+        replace(each, nbytes=0, is_exact=False) if each.maker == 3 else each
+        for each in view.table.values
+    ]
+    unknown = replace(view, table=replace(view.table, values=tuple(values)))
+    assert "t3, size not known" in texts(draw_graph(unknown))
+    fake.routes["GET", "/api/v1/models/centerface/cuts"] = document(unknown)
+    told = run("model", "inspect", "centerface", "--cuts", "--plot", str(tmp_path / "c.png"))
+    (row,) = (each for each in told.stdout.splitlines() if each.startswith("op3"))
+    assert "not known" in row
+    assert "best" not in row
+    assert "cut here" in row
+
+
+def test_a_slice_that_no_node_holds_has_no_colour() -> None:
+    root = ElementTree.fromstring(draw_graph(forked_view()))
+    boxes = [each.find(f"{SVG}rect") for each in root.iter(f"{SVG}g")]
+    fills = [each.get("fill") for each in boxes if each is not None]
+    assert fills[3] == "#ffffff"
+    assert fills[3] not in fills[:3]
+
+
+def test_more_nodes_than_colours_differ_by_their_borders() -> None:
+    count = 20
+    view = chain_view(count, cut=0)
+    spread = replace(
+        view,
+        assignment=tuple(range(count)),
+        slices=tuple((f"s{number}", f"n{number}") for number in range(count)),
+    )
+    root = ElementTree.fromstring(draw_graph(spread))
+    boxes = [each.find(f"{SVG}rect") for each in root.iter(f"{SVG}g")]
+    looks = {(each.get("fill"), each.get("stroke-dasharray")) for each in boxes if each is not None}
+    assert len(looks) == count
+
+
+def crosses(one: tuple[int, int], other: tuple[int, int], box: Box) -> bool:
+    """Whether a line along an axis goes through the inside of a box."""
+    (left, right), (top, bottom) = sorted((one[0], other[0])), sorted((one[1], other[1]))
+    return left < box.x + WIDTH and right > box.x and top < box.bottom and bottom > box.y
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_box_lies_on_another_and_no_line_goes_through_one(seed: int) -> None:
+    random = Random(seed)
+    size = random.choice([2, 5, 9, 40, 120])
+    reach = random.choice([2, 4, size])
+    pairs = {(random.randrange(max(0, target - reach), target), target) for target in range(1, size)
+             for _ in range(random.randrange(1, 4))}  # fmt: skip
+    flows = [Flow(*pair, ("t",), 1, True) for pair in sorted(pairs)]
+    boxes = [Box(number, ("a", "b") * random.randrange(1, 4), "") for number in range(size)]
+    layout = laid_out(boxes, [*flows, Flow(GATEWAY, 0, ("x",), 1, True)])
+    placed = list(layout.boxes.values())
+    assert len(layout.ways) == len(flows)
+    for one, other in combinations(placed, 2):
+        is_beside = abs(one.x - other.x) >= WIDTH
+        assert is_beside or one.bottom < other.y or other.bottom < one.y
+    for way in layout.ways:
+        assert all(0 < x < layout.width and 0 < y < layout.height for x, y in way.points)
+        for start, end in pairwise(way.points if way.is_lane else ()):
+            assert 0 in (start[0] - end[0], start[1] - end[1])
+            assert not [box for box in placed if crosses(start, end, box)]
+        if not way.is_lane:
+            start, (_, top), (_, bottom) = way.points
+            column = layout.boxes[way.flow.source].column
+            assert not [box for box in placed if crosses(start, (start[0], top), box)]
+            assert not [box for box in placed if box.column == column
+                        and box.y < bottom and box.bottom > top]  # fmt: skip
+
+
+def test_many_slices_make_columns_and_no_endless_strip() -> None:
+    boxes = [Box(number, ("a", "b", "c"), "") for number in range(256)]
+    flows = [Flow(number, number + 1, ("t",), 1, True) for number in range(255)]
+    layout = laid_out(boxes, flows)
+    assert max(layout.height, layout.width) < 7_000
 
 
 def test_names_of_strangers_are_escaped_and_shortened() -> None:
@@ -235,7 +322,7 @@ def test_names_of_strangers_are_escaped_and_shortened() -> None:
 def test_a_large_graph_stays_readable() -> None:
     picture = draw_graph(chain_view(450, cut=200))
     assert len(texts(picture)) < 40
-    assert max(map(len, texts(picture))) < 60
+    assert max(map(len, texts(picture))) < 65
     assert draw_graph(chain_view(450, cut=200)) == picture
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 import click
@@ -44,8 +44,16 @@ class Cut(NamedTuple):
     is_best: bool
     is_present: bool
 
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is known of the size of what crosses."""
+        return self.is_exact or self.nbytes > 0
 
-def _size(cut: Cut) -> str:
+
+def size_words(cut: Cut) -> str:
+    """How much crosses, for people."""
+    if not cut.is_known:
+        return "not known"
     return byte_count(cut.nbytes) if cut.is_exact else f"about {byte_count(cut.nbytes)}"
 
 
@@ -56,7 +64,7 @@ def _marks(cut: Cut) -> list[str]:
 COLUMNS: Final[tuple[Column[Cut], ...]] = (
     Column("AFTER", lambda cut: cut.after),
     Column("TIME BEFORE", lambda cut: f"{cut.share:.1%}", is_number=True),
-    Column("CROSSING", _size, is_number=True),
+    Column("CROSSING", size_words, is_number=True),
     Column("TENSORS", lambda cut: str(cut.width), is_number=True),
     Column("", lambda cut: " ".join(_marks(cut))),
 )
@@ -88,16 +96,22 @@ def show_cuts(model: str, gateway: str | None, output: str, plot: Path | None) -
     show(output, answer.body, shown, COLUMNS, lambda cut: cut.after)
     if output in ("table", "wide"):
         where = f" on {view.device}" if view.device else ""
-        how = "as measured" if view.times_from == "profile" else "estimated from work"
-        say(f"time before: share of the operators' time{where}, {how}")
+        say(f"time before: share of the operators' time{where}, {times_words(view)}")
         say("best: no earlier cut has as few bytes")
         for way in view.ways:
             say(way_words(way))
         if len(shown) < len(cuts):
             say(f"{len(shown)} of {count(len(cuts), 'possible cut')} shown; -o wide shows all")
     if plot is not None:
-        _draw(view, cuts, plot)
+        from din.cli.cuts_plot import draw_cuts
+
+        draw_cuts(view, cuts, plot)
         say(f"drawn into {plot}")
+
+
+def times_words(view: CutsView) -> str:
+    """What the times rest on."""
+    return "as measured" if view.times_from == "profile" else "estimated from work"
 
 
 def cuts_of(view: CutsView) -> list[Cut]:
@@ -157,44 +171,6 @@ def _check_plot(path: Path) -> None:
             "--plot needs matplotlib, which is not installed",
             hint="pip install 'din-network[plot]', or look at the same numbers with --cuts alone",
         )
-
-
-def _draw(view: CutsView, cuts: Sequence[Cut], path: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 5))
-    try:
-        _draw_cuts(axes, cuts)
-        axes.set_xlabel("share of the operators' time before the cut, %")
-        axes.set_ylabel("crossing the cut, KiB")
-        axes.set_title(f"{view.model_id} version {view.version}: where it can be cut")
-        axes.legend()
-        try:
-            figure.savefig(path, dpi=120, bbox_inches="tight")
-        except OSError as error:
-            raise UsageError(
-                f"{path} cannot be written: {error.strerror}", hint="name another file"
-            ) from None
-    finally:
-        pyplot.close(figure)
-
-
-def _draw_cuts(axes: Any, cuts: Sequence[Cut]) -> None:
-    """Every cut as a dot over a logarithmic scale, the best joined by a line."""
-    axes.set_yscale("log")
-    groups = (
-        ("possible", [each for each in cuts if not each.is_best], "#8aa0b4", "."),
-        ("best", [each for each in cuts if each.is_best], "#c2410c", "o"),
-        ("cut now", [each for each in cuts if each.is_present], "#15803d", "D"),
-    )
-    for label, chosen, colour, marker in groups:
-        across = [each.share * 100 for each in chosen]
-        up = [max(each.nbytes, 1) / 1024 for each in chosen]
-        line = "-" if label == "best" else ""
-        axes.plot(across, up, line, marker=marker, color=colour, label=label)
 
 
 @click.command(

@@ -1,19 +1,29 @@
 """Slices of a model and what flows between them, as SVG. Pure: a view in, text out.
 
-One box a slice, coloured by its node, in layers by who waits for whom; inside it the operators,
-grouped in runs between single tensors. Where tensors leave a slice for others stands a Split point,
-where they come in from others a Merge point.
+One box a slice, coloured by its node; inside it the operators, grouped in runs between single
+tensors. Where tensors leave a slice for others stands a Split point, where they come in from others
+a Merge point. Colours are the picture's own, background included: it reads the same on a dark page.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Final
 
 from din.cli.display import byte_count, count
+from din.cli.graph_layout import (
+    LINE,
+    MARGIN,
+    OUTSIDE,
+    WIDTH,
+    Box,
+    Flow,
+    Layout,
+    Way,
+    laid_out,
+)
 from din.domain.model import GATEWAY
 from din.domain.views import CutsView
 
@@ -21,77 +31,52 @@ COLOURS: Final = (
     "#cfe3f5", "#fde0c2", "#d3efd6", "#f3d4e8", "#fff3b8", "#dcd6f7", "#c9efec", "#e6e0d4",
 )  # fmt: skip
 """Light fills, told apart by people who see few colours; nodes take them in turn."""
-WIDTH: Final = 360
-LINE: Final = 18
-GAP_X: Final = 60
-GAP_Y: Final = 90
-MARGIN: Final = 40
+BORDERS: Final = ("", "6 3", "2 3")
+"""Of boxes: where there are more nodes than colours, these tell them apart."""
+UNPLACED: Final = "#ffffff"
+"""Of what no node holds."""
+INK: Final = "#1e293b"
+LINES: Final = "#475569"
 LEGEND: Final = 26
+LEGEND_WIDTH: Final = 300
 GROUPS_MAX: Final = 6
 """Of one slice; further runs are told as one."""
+DETAILED_MAX: Final = 12
+"""Slices of which operators are shown; of more, only how many each has."""
 NAME_CHARS_MAX: Final = 46
+TITLE_CHARS_MAX: Final = 40
 KINDS_MAX: Final = 4
-OUTSIDE: Final = GATEWAY
-
-
-@dataclass(frozen=True)
-class Flow:
-    """What goes from one slice to another; OUTSIDE is the caller."""
-
-    source: int
-    target: int
-    tensors: tuple[str, ...]
-    nbytes: int
-    is_exact: bool
-
-    @property
-    def words(self) -> str:
-        """`2 tensors, 400.0 KiB`."""
-        size = byte_count(self.nbytes) if self.is_exact else f"about {byte_count(self.nbytes)}"
-        what = self.tensors[0] if len(self.tensors) == 1 else count(len(self.tensors), "tensor")
-        return f"{_short(what, 28)}, {size}"
-
-
-@dataclass(frozen=True)
-class Box:
-    """One slice in the picture."""
-
-    number: int
-    lines: tuple[str, ...]
-    tip: str
-    layer: int
-    x: int = 0
-    y: int = 0
-
-    @property
-    def height(self) -> int:
-        """With room for its points."""
-        return LINE * (len(self.lines) + 1) + 12
+KIND_CHARS_MAX: Final = 14
+TENSOR_CHARS_MAX: Final = 24
+LANE_CHARS_MAX: Final = 16
+"""Beside lanes, where tensor and target are named."""
 
 
 def draw_graph(view: CutsView) -> str:
     """The picture of one model."""
     flows = flows_of(view)
-    boxes = _placed(_boxes(view, flows))
+    layout = laid_out(_boxes(view), flows)
     nodes = list(dict.fromkeys(node for _, node in view.slices))
-    width = max(each.x + WIDTH for each in boxes) + MARGIN if boxes else 2 * MARGIN + WIDTH
-    bottom = max((each.y + each.height for each in boxes), default=MARGIN)
-    height = bottom + GAP_Y + LEGEND * len(nodes) + MARGIN
+    width = max(layout.width, WIDTH + 2 * MARGIN)
+    columns = max(1, (width - 2 * MARGIN) // LEGEND_WIDTH)
+    rows = -(-len(nodes) // columns)
+    height = layout.height + LEGEND * (rows + 2) + MARGIN
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}" font-family="sans-serif" font-size="12">',
+        f'width="{width}" height="{height}" font-family="sans-serif" font-size="12" fill="{INK}">',
         f"<title>{_text(view.model_id)} version {_text(view.version)}</title>",
         '<rect width="100%" height="100%" fill="#ffffff"/>',
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" '
-        'markerHeight="8" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="#475569"/></marker>'
+        f'markerHeight="8" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{LINES}"/></marker>'
         "</defs>",
+        *_title(view, nodes),
     ]
-    by_number = {each.number: each for each in boxes}
-    parts += [part for flow in flows for part in _drawn_flow(flow, by_number, bottom + GAP_Y - 34)]
-    for box in boxes:
-        node = view.slices[box.number][1]
-        parts += _drawn_box(box, COLOURS[nodes.index(node) % len(COLOURS)], flows)
-    parts += _legend(nodes, bottom + GAP_Y)
+    parts += [_line(way) for way in layout.ways]
+    for box in layout.boxes.values():
+        parts += _drawn_box(box, _fill(nodes, view.slices[box.number][1]), flows)
+    parts += [part for flow in flows if not flow.is_inner for part in _outside(flow, layout)]
+    parts += [_way_label(way, view) for way in layout.ways]
+    parts += _legend(nodes, layout.height, columns)
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -117,28 +102,24 @@ def flows_of(view: CutsView) -> list[Flow]:
     ]
 
 
-def _boxes(view: CutsView, flows: Sequence[Flow]) -> list[Box]:
-    layers = _layers(len(view.slices), flows)
+# What is in a box.
+
+
+def _boxes(view: CutsView) -> list[Box]:
     members: list[list[int]] = [[] for _ in view.slices]
     for place, number in enumerate(view.assignment):
         members[number].append(place)
+    is_detailed = len(view.slices) <= DETAILED_MAX
     boxes: list[Box] = []
     for number, ((name, node), places) in enumerate(zip(view.slices, members, strict=True)):
-        title = f"{name} on {node}" if node else f"{name}, on no node yet"
-        lines = (title, count(len(places), "operator"), *_groups(view, places))
-        tip = "\n".join(view.table.operators[place].name for place in places[:400])
-        boxes.append(Box(number, lines, tip, layers[number]))
+        where = f"on {node}" if node else "on no node yet"
+        title = f"{_short(name, TITLE_CHARS_MAX // 2)} {_short(where, TITLE_CHARS_MAX // 2)}"
+        groups = _groups(view, places) if is_detailed else [_group(view, places)] if places else []
+        tip = "\n".join(
+            [f"{name} {where}", *(view.table.operators[at].name for at in places[:400])]
+        )
+        boxes.append(Box(number, (title, count(len(places), "operator"), *groups), tip))
     return boxes
-
-
-def _layers(size: int, flows: Sequence[Flow]) -> list[int]:
-    """Longest way from the caller to each slice. A map without a cycle ends in `size` rounds."""
-    layers = [0] * size
-    for _ in range(size):
-        for flow in flows:
-            if OUTSIDE not in (flow.source, flow.target):
-                layers[flow.target] = max(layers[flow.target], layers[flow.source] + 1)
-    return layers
 
 
 def _groups(view: CutsView, places: Sequence[int]) -> list[str]:
@@ -168,36 +149,32 @@ def _group(view: CutsView, places: Sequence[int]) -> str:
     operators = [view.table.operators[place] for place in places]
     if len(operators) == 1:
         return f"{operators[0].kind} {operators[0].name}"
-    kinds = Counter(each.kind for each in operators).most_common(KINDS_MAX + 1)
-    words = [f"{number} {kind}" if number > 1 else kind for kind, number in kinds[:KINDS_MAX]]
-    more = ", ..." if len(kinds) > KINDS_MAX else ""
+    kinds = Counter(_short(each.kind, KIND_CHARS_MAX) for each in operators)
+    common = kinds.most_common(KINDS_MAX + 1)
+    words = [f"{number} {kind}" if number > 1 else kind for kind, number in common[:KINDS_MAX]]
+    more = ", …" if len(common) > KINDS_MAX else ""
     return f"{', '.join(words)}{more}"
 
 
-def _placed(boxes: Sequence[Box]) -> list[Box]:
-    """Layers below each other, the boxes of one beside each other."""
-    by_layer: dict[int, list[Box]] = defaultdict(list)
-    for box in boxes:
-        by_layer[box.layer].append(box)
-    widest = max((len(each) for each in by_layer.values()), default=1)
-    whole = widest * WIDTH + (widest - 1) * GAP_X
-    placed: list[Box] = []
-    y = MARGIN + GAP_Y
-    for layer in sorted(by_layer):
-        row = by_layer[layer]
-        x = MARGIN + (whole - len(row) * WIDTH - (len(row) - 1) * GAP_X) // 2
-        for box in row:
-            placed.append(Box(box.number, box.lines, box.tip, box.layer, x, y))
-            x += WIDTH + GAP_X
-        y += max(each.height for each in row) + GAP_Y
-    return placed
+# Drawing.
 
 
-def _drawn_box(box: Box, colour: str, flows: Sequence[Flow]) -> list[str]:
+def _title(view: CutsView, nodes: Sequence[str]) -> list[str]:
+    placed = sum(1 for node in nodes if node)
+    slices = f"version {view.version}: {count(len(view.slices), 'slice')}"
+    where = f"{slices} on {count(placed, 'node')}" if placed else f"{slices}, on no node yet"
+    return [
+        f'<text x="{MARGIN}" y="26" font-size="16" font-weight="bold">'
+        f"{_text(_short(view.model_id, TITLE_CHARS_MAX))}</text>",
+        f'<text x="{MARGIN}" y="44" fill="{LINES}">'
+        f"{_text(where)}, {count(len(view.table.operators), 'operator')}</text>",
+    ]
+
+
+def _drawn_box(box: Box, fill: str, flows: Sequence[Flow]) -> list[str]:
     parts = [
         f'<g class="slice"><title>{_text(box.tip)}</title>',
-        f'<rect x="{box.x}" y="{box.y}" width="{WIDTH}" height="{box.height}" rx="8" '
-        f'fill="{colour}" stroke="#475569"/>',
+        f'<rect x="{box.x}" y="{box.y}" width="{WIDTH}" height="{box.height}" rx="8" {fill}/>',
     ]
     for row, line in enumerate(box.lines):
         weight = ' font-weight="bold"' if row == 0 else ""
@@ -206,66 +183,108 @@ def _drawn_box(box: Box, colour: str, flows: Sequence[Flow]) -> list[str]:
             f"{_text(_short(line, NAME_CHARS_MAX))}</text>"
         )
     parts.append("</g>")
-    inner = [flow for flow in flows if OUTSIDE not in (flow.source, flow.target)]
+    inner = [flow for flow in flows if flow.is_inner]
     if any(flow.target == box.number for flow in inner):
-        parts += _point(box.x + WIDTH // 2, box.y, "Merge")
+        parts += _point(box.middle, box.y, "Merge")
     if any(flow.source == box.number for flow in inner):
-        parts += _point(box.x + WIDTH // 2, box.y + box.height, "Split")
+        parts += _point(box.middle, box.bottom, "Split")
     return parts
 
 
 def _point(x: int, y: int, word: str) -> list[str]:
+    beside = y - 7 if word == "Merge" else y + 15
     return [
-        f'<circle cx="{x}" cy="{y}" r="5" fill="#ffffff" stroke="#475569" stroke-width="2"/>',
-        f'<text x="{x + 10}" y="{y + (-6 if word == "Merge" else 14)}" fill="#475569" '
-        f'font-size="10">{word}</text>',
+        f'<circle cx="{x}" cy="{y}" r="5" fill="#ffffff" stroke="{LINES}" stroke-width="2"/>',
+        f'<text x="{x - 9}" y="{beside}" fill="{LINES}" font-size="10" text-anchor="end">'
+        f"{word}</text>",
     ]
 
 
-def _drawn_flow(flow: Flow, boxes: dict[int, Box], bottom: int) -> list[str]:
-    source, target = boxes.get(flow.source), boxes.get(flow.target)
-    side = 0
-    if source is None:
-        assert target is not None, "a flow begins or ends at a slice"
-        side = -WIDTH // 4
-        x, y = target.x + WIDTH // 2 + side, MARGIN
-        to_x, to_y, words = x, target.y, f"in: {flow.words}"
-    elif target is None:
-        side = -WIDTH // 4
-        x, y = source.x + WIDTH // 2 + side, source.y + source.height
-        to_x, to_y, words = (
-            x,
-            max(y + 40, bottom if source.layer == _last(boxes) else y + 40),
-            (f"out: {flow.words}"),
-        )
+def _line(way: Way) -> str:
+    (x, y), *others = way.points
+    if way.is_lane:
+        return _arrow(f"M{x},{y} " + " ".join(f"L{a},{b}" for a, b in others))
+    (_, down), (to_x, to_y) = others
+    middle = (down + to_y) // 2
+    return _arrow(f"M{x},{y} L{x},{down} C{x},{middle} {to_x},{middle} {to_x},{to_y}")
+
+
+def _way_label(way: Way, view: CutsView) -> str:
+    if not way.is_lane:
+        anchor = "end" if way.is_label_left else "start"
+        return _label(way.flow, flow_words(way.flow), *way.label, anchor=anchor)
+    name = _short(view.slices[way.flow.target][0], LANE_CHARS_MAX)
+    return _label(way.flow, f"{flow_words(way.flow, LANE_CHARS_MAX)} to {name}", *way.label)
+
+
+def _outside(flow: Flow, layout: Layout) -> list[str]:
+    """An arrow from or to the caller, at the left of its box."""
+    is_in = flow.source == OUTSIDE
+    box = layout.boxes[flow.target if is_in else flow.source]
+    x = box.x + 24
+    if is_in:
+        start, end, row = box.y - 40, box.y - 1, box.y - 30
     else:
-        x, y = source.x + WIDTH // 2, source.y + source.height
-        to_x, to_y, words = target.x + WIDTH // 2, target.y, flow.words
-    middle = (y + to_y) // 2
-    label_x = (x + to_x) // 2 + 8
-    return [
-        f'<path d="M{x},{y} C{x},{middle} {to_x},{middle} {to_x},{to_y}" fill="none" '
-        'stroke="#475569" stroke-width="1.5" marker-end="url(#tip)"/>',
-        f'<text x="{label_x}" y="{middle + 4}" fill="#334155" font-size="11">'
-        f"<title>{_text(', '.join(flow.tensors[:100]))}</title>{_text(words)}</text>",
-    ]
+        start, end, row = box.bottom, box.bottom + 40, box.bottom + 28
+    words = f"{'in' if is_in else 'out'}: {flow_words(flow)}"
+    return [_arrow(f"M{x},{start} L{x},{end}"), _label(flow, words, x + 9, row)]
 
 
-def _last(boxes: dict[int, Box]) -> int:
-    return max(each.layer for each in boxes.values())
+def _arrow(shape: str) -> str:
+    return (
+        f'<path d="{shape}" fill="none" stroke="{LINES}" stroke-width="1.5" '
+        'stroke-linejoin="round" marker-end="url(#tip)"/>'
+    )
 
 
-def _legend(nodes: Sequence[str], y: int) -> list[str]:
+def _label(flow: Flow, words: str, x: int, y: int, *, anchor: str = "start") -> str:
+    """On a halo of the background, so that a line behind it does not strike it out."""
+    return (
+        f'<text x="{x}" y="{y}" font-size="11" text-anchor="{anchor}" stroke="#ffffff" '
+        'stroke-width="4" stroke-linejoin="round" paint-order="stroke">'
+        f"<title>{_text(', '.join(flow.tensors[:100]))}</title>{_text(words)}</text>"
+    )
+
+
+def flow_words(flow: Flow, chars_max: int = TENSOR_CHARS_MAX) -> str:
+    """`2 tensors, 400.0 KiB`."""
+    several = len(flow.tensors) > 1
+    what = count(len(flow.tensors), "tensor") if several else _short(flow.tensors[0], chars_max)
+    if flow.nbytes == 0 and not flow.is_exact:
+        return f"{what}, size not known"
+    about = "" if flow.is_exact else "about "
+    return f"{what}, {about}{byte_count(flow.nbytes)}"
+
+
+def _legend(nodes: Sequence[str], y: int, columns: int) -> list[str]:
     parts: list[str] = []
-    for row, node in enumerate(nodes):
-        top = y + row * LEGEND
-        colour = COLOURS[row % len(COLOURS)]
+    for place, node in enumerate(nodes):
+        x, top = MARGIN + place % columns * LEGEND_WIDTH, y + place // columns * LEGEND
         parts.append(
-            f'<rect x="{MARGIN}" y="{top}" width="16" height="16" rx="3" fill="{colour}" '
-            f'stroke="#475569"/><text x="{MARGIN + 24}" y="{top + 13}">'
-            f"{_text(_short(node or 'no node yet', NAME_CHARS_MAX))}</text>"
+            f'<rect x="{x}" y="{top}" width="16" height="16" rx="3" {_fill(nodes, node)}/>'
+            f'<text x="{x + 24}" y="{top + 13}">'
+            f"{_text(_short(node or 'on no node yet', TITLE_CHARS_MAX))}</text>"
         )
+    below = y + -(-len(nodes) // columns) * LEGEND + 14
+    for row, words in enumerate(
+        (
+            "Split: tensors leave a slice for others. Merge: they come in.",
+            "Bytes are of one request. Names: point at a box or a line.",
+        )
+    ):
+        parts.append(f'<text x="{MARGIN}" y="{below + 18 * row}" fill="{LINES}">{words}</text>')
     return parts
+
+
+def _fill(nodes: Sequence[str], node: str) -> str:
+    """Colour and border of what a node holds."""
+    placed = [each for each in nodes if each]
+    if not node:
+        return f'fill="{UNPLACED}" stroke="{LINES}" stroke-dasharray="2 3"'
+    turn, colour = divmod(placed.index(node), len(COLOURS))
+    dashes = BORDERS[turn % len(BORDERS)]
+    border = f' stroke-dasharray="{dashes}" stroke-width="2"' if dashes else ""
+    return f'fill="{COLOURS[colour]}" stroke="{LINES}"{border}'
 
 
 def _short(text: str, most: int) -> str:

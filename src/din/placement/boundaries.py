@@ -150,14 +150,16 @@ def blocks_of(
 
 
 def best_cuts(boundaries: Boundaries) -> tuple[int, ...]:
-    """The Pareto front: open boundaries that have fewer bytes than every earlier one."""
+    """The Pareto front: open boundaries that have fewer bytes than every earlier one. Where nothing
+    is known of a size (an estimate of 0) nobody can say so."""
     found: list[int] = []
     least = None
     for place in range(1, len(boundaries.table.operators)):
         if not boundaries.is_open[place]:
             continue
         nbytes = int(boundaries.nbytes[place])
-        if least is None or nbytes < least:
+        is_known = nbytes > 0 or boundaries.is_exact[place]
+        if is_known and (least is None or nbytes < least):
             found.append(place)
             least = nbytes
     return tuple(found)
