@@ -11,7 +11,7 @@ from gateway_fakes import VirtualLoop, finish
 from gateway_play import FakeNode, GatewayPlay, MemoryStore
 
 from din.domain.node import NodeHealth
-from din.errors import Conflict, NotFound
+from din.errors import Conflict, NotFound, Unavailable
 from din.gateway import roll as roll_module
 from din.gateway.roll import TOLD_MS, Binding, Roll
 from din.wire.beat_datagram import BeatKey
@@ -109,6 +109,53 @@ def test_a_node_that_was_away_is_told_when_it_returns_also_by_a_gateway_that_res
         await asyncio.sleep(20)
         assert all(set(each) == gone for each in ears.of("node-2")[1:])
         assert len(ears.of("node-2")) > 1
+
+    play(tmp_path, story)
+
+
+def kept_wishes(play: GatewayPlay) -> list[str]:
+    """Keys of drains and labels in the store."""
+    return [key for key in sorted(play.store.entries) if key.startswith(("drains/", "labels/"))]
+
+
+def test_what_operators_wished_of_a_node_goes_with_it(tmp_path: Path) -> None:
+    async def story(play: GatewayPlay) -> None:
+        first, second = play.add(), play.add()
+        await asyncio.sleep(1)
+        for node in (first, second):
+            await play.service.drain_node(node.name)
+            await play.service.label_node(node.name, {"line": "4"})
+        await out(play, first)
+        left = [f"drains/{second.node_id}", f"labels/{second.node_id}"]
+        assert kept_wishes(play) == left
+        assert play.gateway.drains.leaving() == {second.node_id}
+        assert not play.service.inspect_node(first.name).is_draining
+        await play.crash()
+        await asyncio.sleep(20)
+        assert kept_wishes(play) == left
+        assert play.service.inspect_node(second.name).status == "draining"
+
+    play(tmp_path, story)
+
+
+def test_what_a_full_disk_kept_of_a_revoked_node_goes_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(play: GatewayPlay) -> None:
+        first, _ = play.add(), play.add()
+        await asyncio.sleep(1)
+        await play.service.drain_node(first.name)
+        with monkeypatch.context() as patched:
+
+            async def full(*_: object, **__: object) -> bool:
+                raise Unavailable("the disk is full")
+
+            patched.setattr(play.store, "delete", full)
+            await out(play, first)
+        assert play.gateway.roll.is_revoked(first.node_id)
+        assert kept_wishes(play) == [f"drains/{first.node_id}"]
+        await play.crash()
+        assert kept_wishes(play) == []
 
     play(tmp_path, story)
 

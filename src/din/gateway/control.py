@@ -34,6 +34,7 @@ from din.gateway.core import Gateway
 from din.gateway.draining import Draining
 from din.gateway.planning import plan_now
 from din.gateway.reslicing import cuts_of, slice_again
+from din.gateway.revoking import revoke
 from din.gateway.service import InferenceAnswer, InferenceCall, InferenceDone, Started
 from din.gateway.trying import plan_slices
 from din.gateway.viewing import model_view, node_view
@@ -181,7 +182,7 @@ class GatewayService:
             is_new = not self._gateway.roll.is_revoked(node_id)
             return RevokedView(node_id=node_id, name=name, is_new=is_new)
         async with self._change(caller, "node.revoke", node_id, before={"name": name}):
-            return await self._gateway.revoke(node_id, name)
+            return await revoke(self._gateway, node_id, name)
 
     async def label_node(
         self, name_or_id: str, changes: Mapping[str, str | None], caller: Caller = GATEWAY

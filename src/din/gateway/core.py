@@ -19,7 +19,6 @@ from typing import Any, Protocol
 from din.artifacts.files import ArtifactFolder
 from din.discovery.admission import Terms
 from din.discovery.membership import Membership
-from din.domain.enrolment import RevokedView
 from din.domain.node import NodeId
 from din.errors import CannotPlace, DinError
 from din.flow.timeout import Timeouts
@@ -46,6 +45,7 @@ from din.gateway.profiles import ProfileBook
 from din.gateway.record import ModelRecord
 from din.gateway.relay import Relay
 from din.gateway.request_tools import TIMEOUT_LIMITS, RequestTools
+from din.gateway.revoking import strike_out_revoked
 from din.gateway.roll import Roll
 from din.gateway.serving import Serving
 from din.gateway.terrain import roomiest_mib, terrain_of
@@ -168,6 +168,7 @@ class Gateway:
         await self.roll.load()
         self.effects.membership.keep_names(self.roll.owner_of)
         await self.labels.load()
+        await strike_out_revoked(self)
         await self.probes.load()
         await self.profiles.load()
         await self.models.load()
@@ -208,17 +209,6 @@ class Gateway:
         where = "here or among those that joined"
         node_id = id_of(name_or_id, names, where, self.roll.is_revoked)
         return NodeId(node_id), names[node_id]
-
-    async def revoke(self, node_id: NodeId, name: str) -> RevokedView:
-        """Throw a node out for good."""
-        is_new = await self.roll.revoke(node_id, name)
-        self.beats.forget(node_id)
-        self.links.tell_all(ThrownOut((node_id,)))
-        session = self.fleet.session_of(node_id)
-        if session is not None:
-            self.fleet.left(node_id, session, "was revoked")
-        self.effects.report("node revoked", node=name, id=node_id)
-        return RevokedView(node_id=node_id, name=name, is_new=is_new)
 
     def _deployer(self) -> Deployer:
         return Deployer(

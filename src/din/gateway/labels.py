@@ -44,6 +44,18 @@ class LabelBook:
             given = msgspec.json.decode(entry.value, type=dict[str, str])
             self._given[entry.key.removeprefix(PREFIX)] = given
 
+    def nodes(self) -> frozenset[str]:
+        """Ids of nodes that were given some."""
+        return frozenset(self._given)
+
+    async def forget(self, node_id: NodeId) -> None:
+        """A node never comes back. Raises Unavailable."""
+        async with self._turn:
+            if self._given.get(node_id):
+                await self._write(node_id, {})
+            self._given.pop(node_id, None)
+            self._own.pop(node_id, None)
+
     def applied(self, profile: NodeProfile) -> NodeProfile:
         """A profile with the given labels over its own."""
         given = self._given.get(profile.node_id)
