@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -198,8 +199,39 @@ def test_an_expired_token_a_wrong_secret_and_a_revoked_token_are_refused(network
 
     wait_for("the token expires", is_expired)
     assert "expired" in enrol(order_for(network, token, url)).message
-    assert send(network.url, "DELETE", f"/api/v1/trust/tokens/{token_id}", b"")[0] == 204
+    assert send(network.url, "DELETE", f"/api/v1/trust/tokens/{token_id}", b"")[0] == 200
     assert "not known" in enrol(order_for(network, token, url)).message
+
+
+def test_of_two_machines_that_join_with_one_token_at_once_exactly_one_gets_in(
+    network: Network,
+) -> None:
+    url = start(network)
+    inside: set[str] = set()
+    for turn in range(3):
+        path = network.folder / f"token-{turn}"
+        path.write_text(new_token(network))
+        names = (f"left-{turn}", f"right-{turn}")
+
+        def join_as(name: str, path: Path = path) -> subprocess.CompletedProcess[str]:
+            where = ("--name", name, "--state-dir", str(network.folder / name))
+            return network.din(
+                "node", "join", "--token-file", str(path), "--gateway", url, *where
+            )  # fmt: skip
+
+        with ThreadPoolExecutor(2) as pool:
+            done = dict(zip(names, pool.map(join_as, names), strict=True))
+        assert sorted(each.returncode for each in done.values()) == [0, 8], done
+        for name, each in done.items():
+            has_come = each.returncode == 0
+            assert (network.folder / name / "trust" / "cluster.json").exists() is has_come
+            if has_come:
+                inside.add(each.stdout.strip())
+            else:
+                assert "admits one machine" in each.stderr
+    _, raw = get(network.url, "/api/v1/trust/tokens")
+    assert {each["used_by"] for each in json.loads(raw)["items"]} == inside
+    assert len(inside) == 3
 
 
 def test_many_wrong_tokens_are_told_to_wait_and_a_right_one_is_still_taken(
