@@ -104,7 +104,7 @@ def test_keys_are_listed_and_revoked(fake: FakeGateway, run: Run) -> None:
     assert "nothing was changed" in run("key", "revoke", "0bad", "--dry-run").stderr
     assert [each.method for each in fake.seen] == ["GET", "GET", "GET"]
     assert run("key", "revoke", "line-4").stdout == "0badcafe\n"
-    assert run("key", "revoke", "nobody", "--dry-run").exit_code == 2
+    assert run("key", "revoke", "nobody", "--dry-run").exit_code == 6
 
 
 def test_every_command_that_asks_a_gateway_takes_a_key_file(

@@ -334,7 +334,7 @@ def test_drains_that_cannot_be_read_cost_nothing_else(run):
         await book.load()
         assert book.leaving() == {"b", "c"}
         assert play.reports.of("drain unreadable")
-        with pytest.raises(Conflict, match="2 drained nodes"):
+        with pytest.raises(Conflict, match="means 2 nodes"):
             book.find("edge")
 
     run(story)

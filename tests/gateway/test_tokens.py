@@ -10,9 +10,9 @@ import pytest
 from enrolment_desk import NODE_ID, OTHER_ID, Desk, at_desk
 
 from din.domain.enrolment import CreateToken
-from din.errors import Busy, Denied, NotFound
+from din.errors import Busy, Conflict, Denied, NotFound
 from din.gateway import tokens as tokens_module
-from din.gateway.tokens import REMEMBERED_MS
+from din.gateway.tokens import REMEMBERED_MS, TokenBook
 
 KEY, OTHER_KEY = "11" * 32, "22" * 32
 
@@ -129,6 +129,33 @@ def test_a_revoked_token_is_gone_and_revoking_nothing_is_said(tmp_path: Path) ->
             with pytest.raises(NotFound) as told:
                 await desk.tokens.revoke(unknown)
             assert len(told.value.message) < 100
+
+    at_desk(tmp_path, story)
+
+
+def test_a_token_is_found_by_a_beginning_that_means_one(tmp_path: Path) -> None:
+    ids = iter(("aa110000", "aa120000", "bb130000"))
+
+    def chosen(nbytes: int) -> bytes:
+        return bytes.fromhex(next(ids)) if nbytes == 4 else bytes(nbytes)
+
+    async def story(desk: Desk) -> None:
+        desk.tokens = TokenBook(desk.store, lambda: desk.now_ms, chosen)
+        desk.enrolment = desk.made(tmp_path)
+        for _ in range(3):
+            await desk.token()
+        assert (await desk.tokens.find("bb")).id == "bb130000"
+        with pytest.raises(Conflict, match="means 2 join tokens") as told:
+            await desk.tokens.find("aa1")
+        assert told.value.hint == "ids: aa110000 (open), aa120000 (open)"
+        for unknown in ("cc", "", "x" * 500):
+            with pytest.raises(NotFound):
+                await desk.tokens.find(unknown)
+        # What admits nobody any more is meant only where nothing else is.
+        use = await desk.tokens.check("aa110000", "A" * 22)
+        await desk.tokens.use(use, NODE_ID, "11" * 32)
+        assert (await desk.tokens.find("aa")).id == "aa120000"
+        assert (await desk.tokens.find("aa11")).state == "used"
 
     at_desk(tmp_path, story)
 

@@ -66,7 +66,12 @@ def _trust_entries(trust: TrustService | None) -> list[Entry]:
         ("POST", "/api/v1/trust/renew", joining.renew, "a node's next certificate"),
         ("GET", "/api/v1/trust/tokens", joining.tokens, "join tokens, without their secrets"),
         ("POST", "/api/v1/trust/tokens", joining.create_token, "make a join token"),
-        ("DELETE", "/api/v1/trust/tokens/{token}", joining.revoke_token, "by its id"),
+        (
+            "DELETE",
+            "/api/v1/trust/tokens/{token}",
+            joining.revoke_token,
+            "by its id or its beginning",
+        ),
     ]
 
 

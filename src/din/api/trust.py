@@ -19,7 +19,7 @@ from din.gateway.service import TrustService
 
 ORDER_BYTES_MAX: Final = 8192
 PEM_TYPE: Final = "application/x-pem-file"
-_TOKEN_ID: Final = re.compile(r"[0-9a-f]{8}")
+_TOKEN_ID: Final = re.compile(r"[0-9a-f]{1,8}")
 _CREATE: Final = msgspec.json.Decoder(CreateToken)
 _JOIN: Final = msgspec.json.Decoder(JoinOrder)
 _RENEW: Final = msgspec.json.Decoder(RenewOrder)
@@ -74,5 +74,4 @@ class TrustRoutes:
         if _TOKEN_ID.fullmatch(token_id) is None:
             # It may be a whole token, so it is not said again.
             raise UsageError("a token is named by its id", hint="8 hex digits: din token list")
-        await self._trust.revoke_token(token_id, caller_of_request(request))
-        return Response(status_code=204)
+        return json_response(await self._trust.revoke_token(token_id, caller_of_request(request)))

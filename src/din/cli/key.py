@@ -19,7 +19,7 @@ from din.cli.quantities import parse_bytes, parse_duration_s
 from din.client.client import decode_answer
 from din.domain.keys import CreateKey, KeyCreated, KeyList, KeyView
 from din.domain.trust import SCOPES
-from din.errors import Conflict, UsageError
+from din.errors import Conflict, NotFound, UsageError
 
 
 def _minute(moment: str | None) -> str:
@@ -189,9 +189,17 @@ def revoke_key(key: str, dry_run: bool, gateway: str | None, output: str) -> Non
 
 
 def _find(keys: KeyList, wanted: str) -> KeyView:
-    found = [each for each in keys.items if each.id.startswith(wanted) or each.name == wanted]
+    """As the gateway finds it. Raises NotFound or Conflict."""
+    exact = [each for each in keys.items if each.id == wanted]
+    found = exact or [
+        each
+        for each in keys.items
+        if each.name == wanted or (wanted and each.id.startswith(wanted))
+    ]
     live = [each for each in found if each.state != "revoked"] or found
-    if len(live) != 1:
-        ids = ", ".join(each.id for each in live[:4]) or "none"
-        raise UsageError(f"{wanted!r} means {len(live)} API keys", hint=f"found: {ids}")
+    if len(live) > 1:
+        ids = ", ".join(sorted(each.id for each in live)[:4])
+        raise Conflict(f"{wanted!r:.80} means {len(live)} API keys", hint=f"ids: {ids}")
+    if not live:
+        raise NotFound(f"no API key {wanted!r:.80}", hint="`din key list` shows all")
     return live[0]

@@ -117,13 +117,14 @@ def list_tokens(gateway: str | None, output: str) -> None:
         say("there is no join token\nhint: make one with `din token create`")
 
 
-@click.command("revoke", cls=Command, examples=("din token revoke 434d5aaa",))
+@click.command("revoke", cls=Command, examples=("din token revoke 434d5aaa", "din token revoke 43"))
 @click.argument("token_id", metavar="ID", shell_complete=complete.tokens)
 @gateway_option
 def revoke_token(token_id: str, gateway: str | None) -> None:
-    """Take the token ID back. A machine that has joined with it stays: `din node revoke`."""
+    """Take a token back, by ID or the start of one. A machine that has joined with it stays: `din
+    node revoke`."""
     from urllib.parse import quote
 
     with ask(gateway) as client:
-        client.call("DELETE", f"{TOKENS_PATH}/{quote(token_id, safe='')}")
-    say(f"token {token_id} admits nobody any more")
+        answer = client.call("DELETE", f"{TOKENS_PATH}/{quote(token_id, safe='')}")
+    say(f"token {decode_answer(answer, TokenView).id} admits nobody any more")

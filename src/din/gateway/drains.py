@@ -15,8 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from din.domain.node import NodeId
-from din.errors import Conflict, DinError, NotFound, TooLarge
-from din.gateway.names import nearest
+from din.errors import DinError, TooLarge
+from din.gateway.names import id_of
 from din.store.contract import Store
 
 DRAINS_MAX: Final = 20_000
@@ -80,15 +80,11 @@ class DrainBook:
         return any(not drain.kept.isdisjoint(slices) for drain in self._drains.values())
 
     def find(self, name_or_id: str) -> Drain:
-        """Also of a node that is forgotten. Raises NotFound or Conflict."""
-        found = [each for each in self._drains.values() if name_or_id in (each.name, each.node_id)]
-        if len(found) > 1:
-            ids = ", ".join(each.node_id for each in found[:4])
-            raise Conflict(f"{len(found)} drained nodes were called {name_or_id!r}", hint=ids)
-        if not found:
-            names = (each.name for each in self._drains.values())
-            raise NotFound(f"no node {name_or_id!r} is drained", hint=nearest(name_or_id, names))
-        return found[0]
+        """By name, id or unique beginning of an id, also of a node that is forgotten. Raises
+        NotFound or Conflict."""
+        names = {str(each.node_id): each.name for each in self._drains.values()}
+        node_id = id_of(name_or_id, names, "is drained", lambda _: False)
+        return self._drains[NodeId(node_id)]
 
     async def begin(
         self, node_id: NodeId, name: str, kept: Iterable[SliceName], *, is_forced: bool

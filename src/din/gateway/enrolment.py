@@ -100,10 +100,12 @@ class Enrolment:
         """All tokens without their secrets."""
         return await self._tokens.list()
 
-    async def revoke_token(self, token_id: str, caller: Caller) -> None:
-        """Raises NotFound."""
-        async with self._audit.change(caller, "token.revoke", token_id):
-            await self._tokens.revoke(token_id)
+    async def revoke_token(self, beginning: str, caller: Caller) -> TokenView:
+        """What the token was. Raises NotFound, or Conflict when several ids begin so."""
+        token = await self._tokens.find(beginning)
+        async with self._audit.change(caller, "token.revoke", token.id):
+            await self._tokens.revoke(token.id)
+        return token
 
     async def join(self, order: JoinOrder, peer: Peer) -> Enrolled:
         """A certificate for the machine that shows a token. Raises Denied, UsageError, Busy, or

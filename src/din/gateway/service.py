@@ -315,8 +315,9 @@ class TrustService(Protocol):
         """All tokens without their secrets."""
         ...
 
-    async def revoke_token(self, token_id: str, caller: Caller) -> None:
-        """Raises NotFound."""
+    async def revoke_token(self, beginning: str, caller: Caller) -> TokenView:
+        """What the token of this id was, or of the only id that begins so. Raises NotFound or
+        Conflict."""
         ...
 
     async def join(self, order: JoinOrder, peer: Peer) -> Enrolled:

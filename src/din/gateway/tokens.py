@@ -98,6 +98,19 @@ class TokenBook:
         entries = await self._store.list(_PREFIX)
         return tuple(self._view(each.key.removeprefix(_PREFIX), _read(each)) for each in entries)
 
+    async def find(self, beginning: str) -> TokenView:
+        """The token with this id or unique beginning of an id; of several the one that is open.
+        Raises NotFound or Conflict."""
+        known = await self.list()
+        found = [each for each in known if beginning and each.id.startswith(beginning)]
+        live = [each for each in found if each.state == "open"] or found
+        if len(live) > 1:
+            shown = ", ".join(f"{each.id} ({each.state})" for each in live[:4])
+            raise Conflict(f"{beginning!r} means {len(live)} join tokens", hint=f"ids: {shown}")
+        if not live:
+            raise NotFound(f"there is no join token {beginning!r:.40}", hint="see: din token list")
+        return live[0]
+
     async def revoke(self, token_id: str) -> None:
         """Nobody joins with it any more; who has joined stays. Raises NotFound."""
         if not await self._store.delete(_PREFIX + token_id):
