@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from din.domain.estimates import SLICE_BASE_MIB
-from din.placement import chain as chains
-from din.placement.chain import Chain, alone, cheapest, is_within, memory_of, runs_of
+from din.placement import limited
+from din.placement.chain import Chain, alone, is_within, memory_of, runs_of
+from din.placement.limited import cheapest
 from din.placement.pipeline import EXACT_NODES_MAX, alone_in_pipeline, fastest_pipeline
 
 AMPLE_MIB = 1e9
@@ -189,7 +190,7 @@ def test_alike_nodes_are_tried_once_so_that_many_of_them_stay_exact():
 
 
 def test_a_search_that_is_cut_short_says_so(monkeypatch):
-    monkeypatch.setattr(chains, "LABELS_MAX", 1)
+    monkeypatch.setattr(limited, "LABELS_MAX", 1)
     ways = [cheapest(make(seed, 6, 4, tight=True)) for seed in range(40)]
     assert any(way is not None and not way.is_exact for way in ways)
 

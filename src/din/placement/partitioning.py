@@ -22,7 +22,8 @@ from din.domain.strategy import Objective
 from din.errors import CannotPlace
 from din.placement.boundaries import Blocks, blocks_of, boundaries_of
 from din.placement.branches import Fork, Ground, best_fork, heads_of
-from din.placement.chain import Chain, Flags, Matrix, Way, alone, cheapest, runs_of
+from din.placement.chain import Chain, Flags, Matrix, Way, alone, runs_of
+from din.placement.limited import cheapest
 from din.placement.pipeline import alone_in_pipeline, fastest_pipeline
 from din.placement.speeds import measured_for, operator_ms
 from din.placement.telling import best_split, described, no_way, sentence, told_ways
