@@ -180,6 +180,7 @@ def entry(**changes: str | None):
         (entry(offset="-1"), "lie at '-1' of 'w.bin'"),
         (entry(offset="9" * 30), "lie at"),
         (entry(length="x"), "length 'x'"),
+        (entry(length=""), "length ''"),
         (lambda tensor, _: setattr(tensor, "raw_data", b"abcd"), "and in the model as well"),
         (lambda tensor, _: setattr(tensor, "data_type", TensorProto.STRING), "size is not known"),
         (lambda tensor, _: setattr(tensor, "data_type", 99), "element type 99"),

@@ -169,7 +169,7 @@ class _Given:
                 "whose size is not known",
                 hint="strings and new types belong into the model's own file",
             )
-        if not _is_number(offset) or not _is_number(length or "0"):
+        if not _is_number(offset) or not _is_number("0" if length is None else length):
             raise BadModel(
                 f"{name} are said to lie at {offset!r} of {location!r}, with length {length!r}",
                 hint="both are whole numbers; export the model again",
