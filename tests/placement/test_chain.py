@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from din.domain.estimates import SLICE_BASE_MIB
 from din.placement import limited
-from din.placement.chain import Chain, alone, is_within, memory_of, runs_of
+from din.placement.chain import Chain, Way, alone, is_within, memory_of, runs_of
 from din.placement.limited import cheapest
 from din.placement.pipeline import EXACT_NODES_MAX, alone_in_pipeline, fastest_pipeline
+from din.placement.telling import best_split
 
 AMPLE_MIB = 1e9
 
@@ -201,3 +202,48 @@ def test_over_many_nodes_under_limits_the_promising_ones_are_looked_at():
     assert found is not None
     assert is_within(chain, found.nodes)
     assert latency(chain, found.nodes) == pytest.approx(found.cost)
+
+
+@settings(max_examples=60, deadline=None)
+@given(**SMALL, is_pipeline=st.booleans())
+def test_the_split_that_is_told_of_a_refusal_is_the_best_single_cut(
+    seed: int, blocks: int, nodes: int, is_pipeline: bool
+) -> None:
+    chain = make(seed, blocks, nodes)
+    judge = slowest if is_pipeline else latency
+    cuts = [
+        (one,) * edge + (other,) * (blocks - edge)
+        for edge in range(1, blocks)
+        for one in range(nodes)
+        for other in range(nodes)
+        if one != other
+    ]
+    best = min((judge(chain, way) for way in cuts), default=np.inf)
+    whole = Way((0,) * blocks, 1.0, is_exact=True)
+    found = best_split(chain, whole, is_pipeline=is_pipeline)
+    if found is None:
+        assert np.isinf(best)
+        return
+    assert found.cost == pytest.approx(best)
+    assert judge(chain, found.nodes) == pytest.approx(best)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), labels=st.integers(1, 6))
+def test_a_search_cut_short_finds_a_valid_way_no_better_than_the_best(
+    seed: int, labels: int
+) -> None:
+    chain = make(seed, 5, 3, tight=True)
+    ways = [way for way in product(range(3), repeat=5) if is_within(chain, way)]
+    best = min((latency(chain, way) for way in ways), default=np.inf)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limited, "LABELS_MAX", labels)
+        patch.setattr(limited, "LABELS_FIRST", 1)
+        found = cheapest(chain)
+    if found is None:
+        return
+    assert is_within(chain, found.nodes)
+    assert latency(chain, found.nodes) == pytest.approx(found.cost)
+    assert found.cost >= best - 1e-9
+    if found.is_exact:
+        assert found.cost == pytest.approx(best)

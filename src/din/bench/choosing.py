@@ -38,11 +38,12 @@ def choices(effort: Effort) -> Iterator[Row]:
     value = timed(10, "latency", AMPLE_MIB)
     yield figure("slicing decision, cached plan, 10 nodes", value, "ms", how, at_most=1)
     value = timed(100, "latency", AMPLE_MIB)
-    yield figure("slicing decision, cached plan, 100 nodes", value, "ms", how)
+    yield figure("slicing decision, cached plan, 100 nodes", value, "ms", how, at_most=1)
     value = timed(6, "throughput", AMPLE_MIB)
     yield figure("slicing decision, throughput, 6 nodes, exact", value, "ms", how)
     value = timed(10, "latency", TIGHT_MIB)
-    yield figure("slicing decision, memory forces a split, 10 nodes", value, "ms", how)
+    name = "slicing decision, memory forces a split, 10 nodes"
+    yield figure(name, value, "ms", how, at_most=10)
     value = _p50_ms(lambda: prepare(table), rounds)
     how = f"p50 of {rounds}: boundaries, blocks and heads of {about}, wall time"
     yield figure("plan from an analysis", value, "ms", how)

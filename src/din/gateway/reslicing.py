@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from din.access.scopes import owns
 from din.domain.cuts import CutChoice, CutTable, CutWay
 from din.domain.node import NodeId
@@ -18,6 +20,7 @@ from din.errors import BadStrategy, CannotPlace, Denied
 from din.gateway.cutting import wished_nodes
 from din.gateway.record import ModelRecord
 from din.gateway.terrain import ways_of
+from din.placement.boundaries import boundaries_of
 from din.placement.partitioning import Chosen
 from din.placement.speeds import measured_for, operator_ms
 from din.placement.telling import told_ways
@@ -125,9 +128,9 @@ def _present_ways(
         return ()
     used = list(dict.fromkeys(nodes))
     named = [(node, gateway.fleet.name_of(node)) for node in used]
-    return told_ways(
-        table, named, ways_of(gateway, used), assignment, [used.index(each) for each in nodes]
-    )
+    places = [used.index(each) for each in nodes]
+    ways = ways_of(gateway, used)
+    return told_ways(boundaries_of(table), named, ways, np.array(assignment), places)
 
 
 def _nodes(gateway: Gateway, record: ModelRecord) -> list[NodeId]:

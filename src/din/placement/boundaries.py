@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from din.domain.cuts import CutTable
+from din.domain.cuts import CutTable, ValueFacts
 from din.domain.estimates import ACTIVATIONS_FACTOR, MIB, WEIGHTS_FACTOR
 
 Counts = npt.NDArray[np.int64]
@@ -23,6 +23,28 @@ Marks = npt.NDArray[np.bool_]
 
 BLOCKS_MAX: Final = 48
 """Blocks that are placed one by one: over 48 blocks and 100 nodes a decision takes about 1 ms."""
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Columns: which value, by which operator made, by which read."""
+
+    value: Counts
+    maker: Counts
+    reader: Counts
+    nbytes: Counts
+    is_exact: Marks
+
+    def across(self, assignment: Counts) -> Reads:
+        """Those of one slice by another, each value once for each slice that reads it; makers and
+        readers are slices."""
+        maker, reader = assignment[self.maker], assignment[self.reader]
+        rows = np.flatnonzero(maker != reader)
+        slices = int(assignment.max(initial=0)) + 1
+        rows = rows[np.unique(self.value[rows] * slices + reader[rows], return_index=True)[1]]
+        return Reads(
+            self.value[rows], maker[rows], reader[rows], self.nbytes[rows], self.is_exact[rows]
+        )
 
 
 @dataclass(frozen=True)
@@ -39,17 +61,53 @@ class Boundaries:
     """Whether `nbytes` is no estimate."""
 
     @cached_property
+    def flops(self) -> Counts:
+        """Of each operator."""
+        return np.array([each.flops for each in self.table.operators], dtype=np.int64)
+
+    @cached_property
     def work(self) -> Counts:
         """FLOPs before each boundary."""
-        return _before([each.flops for each in self.table.operators])
+        return _before(self.flops)
+
+    @cached_property
+    def own_bytes(self) -> Counts:
+        """Weights that each operator uses alone."""
+        return np.array([each.weight_bytes for each in self.table.operators], dtype=np.int64)
+
+    @cached_property
+    def live_bytes(self) -> Counts:
+        """Of values that are alive while each operator runs."""
+        return np.array([each.live_bytes for each in self.table.operators], dtype=np.int64)
 
     @cached_property
     def weights(self) -> Counts:
         """Bytes of weights before each boundary; what is shared counts at its first use."""
-        own = np.array([each.weight_bytes for each in self.table.operators], dtype=np.int64)
+        own = self.own_bytes.copy()
         for each in self.table.shared:
             own[each.readers[0]] += each.nbytes
-        return _before(own.tolist())
+        return _before(own)
+
+    @cached_property
+    def inputs(self) -> tuple[ValueFacts, ...]:
+        """Of the model."""
+        return tuple(each for each in self.table.values if each.maker < 0)
+
+    @cached_property
+    def outputs(self) -> tuple[ValueFacts, ...]:
+        """Of the model."""
+        return tuple(each for each in self.table.values if each.is_output)
+
+    @cached_property
+    def reads(self) -> Reads:
+        """Every reading of a value that an operator made."""
+        values = self.table.values
+        pairs = [(n, r) for n, each in enumerate(values) if each.maker >= 0 for r in each.readers]
+        value, reader = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        makers = np.array([each.maker for each in values], dtype=np.int64)
+        nbytes = np.array([each.nbytes for each in values], dtype=np.int64)
+        exact = np.array([each.is_exact for each in values], dtype=np.bool_)
+        return Reads(value, makers[value], reader, nbytes[value], exact[value])
 
 
 @dataclass(frozen=True)
@@ -86,8 +144,7 @@ class Blocks:
     @cached_property
     def held_mib(self) -> Amounts:
         """Memory that the weights of each block take; shared ones count in each that uses them."""
-        own = [each.weight_bytes for each in self.boundaries.table.operators]
-        held = np.diff(_before(own)[list(self.edges)]).astype(np.float64)
+        held = np.diff(_before(self.boundaries.own_bytes)[list(self.edges)]).astype(np.float64)
         for each in self.boundaries.table.shared:
             held[sorted({self.block_of(place) for place in each.readers})] += each.nbytes
         return held * WEIGHTS_FACTOR / MIB
@@ -95,7 +152,7 @@ class Blocks:
     @cached_property
     def peak_mib(self) -> Amounts:
         """Memory for the values that are alive at once in each block."""
-        live = np.array([each.live_bytes for each in self.boundaries.table.operators])
+        live = self.boundaries.live_bytes
         return np.maximum.reduceat(live, self.edges[:-1]) * ACTIVATIONS_FACTOR / MIB
 
     def block_of(self, place: int) -> int:
@@ -174,5 +231,5 @@ def _steps(boundaries: Boundaries, count: int) -> Counts:
     return np.minimum((shares * count).astype(np.int64), count - 1)
 
 
-def _before(amounts: list[int]) -> Counts:
-    return np.concatenate(([0], np.cumsum(np.array(amounts, dtype=np.int64))))
+def _before(amounts: Counts) -> Counts:
+    return np.concatenate(([0], np.cumsum(amounts)))

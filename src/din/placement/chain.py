@@ -21,6 +21,7 @@ Matrix = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
+FINITE_MAX: Final = float(np.finfo(np.float64).max)
 ROUNDING: Final = 1e-9
 """Share by which sums of the same numbers in another order may differ."""
 
@@ -120,18 +121,23 @@ def alone(chain: Chain) -> Way | None:
 
 
 def unlimited(chain: Chain) -> Way | None:
-    """Only nodes are gone on from at which the cheapest way could be: not those behind which even
-    the least of all nodes for each block to come would cost more than one node alone."""
+    """The limits left aside. Only nodes are gone on from at which a way could be that is cheaper
+    than one node alone: at the others even the least of all nodes for each block to come costs as
+    much."""
     columns = np.arange(chain.nodes)
-    alone_cost = float((chain.enter + chain.cost.sum(axis=0) + chain.leave).min())
-    limit = alone_cost * (1 + ROUNDING)
+    totals = chain.enter + chain.cost.sum(axis=0) + chain.leave
+    best = int(totals.argmin())
+    whole = None
+    if np.isfinite(totals[best]):
+        whole = Way((best,) * chain.blocks, float(totals[best]), is_exact=True)
+    limit = FINITE_MAX if whole is None else whole.cost * (1 - ROUNDING)
     ahead = np.cumsum(chain.cost.min(axis=1)[::-1])[::-1] + chain.leave.min()
     spent = chain.enter + chain.cost[0]
     came: list[Numbers] = []
     for block in range(1, chain.blocks):
-        live = np.flatnonzero(spent + ahead[block] <= limit)
+        live = np.flatnonzero(spent + ahead[block] < limit)
         if not len(live):
-            return None  # some block may lie nowhere
+            return whole
         step = chain.hop[live] + chain.per_byte[live] * chain.crossing[block - 1]
         moved = spent[live, None] + step
         before = moved.argmin(axis=0)
@@ -139,8 +145,8 @@ def unlimited(chain: Chain) -> Way | None:
         came.append(live[before])
     spent = spent + chain.leave
     node = int(spent.argmin())
-    if not np.isfinite(spent[node]):
-        return None
+    if not spent[node] < limit:
+        return whole
     nodes = [node]
     for before in reversed(came):
         nodes.append(int(before[nodes[-1]]))

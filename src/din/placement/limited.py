@@ -15,6 +15,7 @@ import numpy as np
 
 from din.domain.estimates import SLICE_BASE_MIB
 from din.placement.chain import (
+    FINITE_MAX,
     ROUNDING,
     Chain,
     Flags,
@@ -31,7 +32,6 @@ LABELS_FIRST: Final = 24
 """Followed in a quick first pass, whose answer is a limit for the second."""
 LABELLED_NODES_MAX: Final = 24
 """Nodes that are looked at under limits."""
-FINITE_MAX: Final = float(np.finfo(np.float64).max)
 
 
 def cheapest(chain: Chain) -> Way | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
@@ -22,10 +23,10 @@ from din.domain.strategy import Objective
 from din.errors import CannotPlace
 from din.placement.boundaries import Blocks, blocks_of, boundaries_of
 from din.placement.branches import Fork, Ground, best_fork, heads_of
-from din.placement.chain import Chain, Flags, Matrix, Way, alone, runs_of
+from din.placement.chain import Chain, Flags, Matrix, Numbers, Way, alone, runs_of
 from din.placement.limited import cheapest
 from din.placement.pipeline import alone_in_pipeline, fastest_pipeline
-from din.placement.speeds import measured_for, operator_ms
+from din.placement.speeds import measured_for, operator_ms, times_of
 from din.placement.telling import best_split, described, no_way, sentence, told_ways
 from din.placement.ways import Ways, WayTimes, way_times
 
@@ -106,13 +107,23 @@ class _Problem:
     blocks: Blocks
     devices: tuple[Device, ...]
     wishes: CutWishes
-    times: Matrix
-    """Milliseconds by operator and node; infinite where it may not lie."""
+    speeds: Matrix
+    """Milliseconds by operator and kind of device."""
+    kind_of: Numbers
+    """By node."""
     ways: Ways
     is_measured: Flags
     """By node: times come from a profile."""
     chain: Chain
     """In units of the objective."""
+
+    @cached_property
+    def times(self) -> Matrix:
+        """Milliseconds by operator and node; infinite where it may not lie."""
+        times = self.speeds[:, self.kind_of]
+        for rule in self.wishes.rules:
+            times[rule.first : rule.last + 1, barred_by(rule, self.devices)] = np.inf
+        return times
 
     @property
     def table(self) -> CutTable:
@@ -181,20 +192,30 @@ def _problem(
             )
         devices = metered
     by_speed: dict[tuple[str, float], Matrix] = {}
+    flops = blocks.boundaries.flops
     for each in devices:
         key = (each.device_class, each.gflops)
         if key not in by_speed:
             measured = measured_for(table, profiles, each.device_class)
-            by_speed[key] = operator_ms(table, each.gflops, measured)
+            by_speed[key] = times_of(flops, each.gflops, measured)
     kept = _nearest(devices, by_speed)
-    times = np.stack([by_speed[each.device_class, each.gflops] for each in kept], axis=1)
+    places = {key: number for number, key in enumerate(by_speed)}
+    kind_of = np.array([places[each.device_class, each.gflops] for each in kept])
+    speeds = np.stack(tuple(by_speed.values()), axis=1)
+    cost = blocks.sums(speeds.T).T[:, kind_of]
     for rule in wishes.rules:
-        barred = [not rule.permits(each) for each in kept]
-        times[rule.first : rule.last + 1, barred] = np.inf
+        first, last = blocks.block_of(rule.first), blocks.block_of(rule.last)
+        cost[first : last + 1, barred_by(rule, kept)] = np.inf
     between = way_times([each.node_id for each in kept], ways)
-    measured = [measured_for(table, profiles, each.device_class) is not None for each in kept]
-    chain = _chain(blocks, kept, wishes, times, between)
-    return _Problem(blocks, kept, wishes, times, ways, np.array(measured), chain)
+    is_measured = {name: measured_for(table, profiles, name) is not None for name, _ in by_speed}
+    flags = np.array([is_measured[each.device_class] for each in kept])
+    chain = _chain(blocks, kept, wishes, cost, between)
+    return _Problem(blocks, kept, wishes, speeds, kind_of, ways, flags, chain)
+
+
+def barred_by(rule: RangeRule, devices: Sequence[Device]) -> list[bool]:
+    """For each device whether the rule keeps it out."""
+    return [not rule.permits(each) for each in devices]
 
 
 def _nearest(
@@ -214,13 +235,11 @@ def _chain(
     blocks: Blocks,
     devices: Sequence[Device],
     wishes: CutWishes,
-    times: Matrix,
+    cost: Matrix,
     ways: WayTimes,
 ) -> Chain:
-    table = blocks.boundaries.table
-    given = sum(each.nbytes for each in table.values if each.maker < 0)
-    taken = sum(each.nbytes for each in table.values if each.is_output)
-    cost = blocks.sums(times.T).T
+    given = sum(each.nbytes for each in blocks.boundaries.inputs)
+    taken = sum(each.nbytes for each in blocks.boundaries.outputs)
     hop = ways.hop + SLICE_MS * (1 - np.eye(len(devices)))
     enter = ways.gateway_hop + ways.gateway_per_byte * given + SLICE_MS
     leave = ways.gateway_hop + ways.gateway_per_byte * taken
@@ -298,7 +317,9 @@ def _told(
     objective = problem.wishes.objective
     devices = problem.devices
     assignment, nodes = _by_rules(problem.wishes, assignment, nodes)
-    slices = described(problem.table, problem.wishes, devices, problem.times, assignment, nodes)
+    times = [problem.speeds[:, problem.kind_of[node]] for node in nodes]
+    bounds = problem.blocks.boundaries
+    slices = described(bounds, problem.wishes, devices, times, np.array(assignment), nodes)
     if objective == "bytes":
         cost = float(sum(each.crossing_bytes for each in slices))
     lone = None
@@ -306,10 +327,6 @@ def _told(
         device = devices[whole.nodes[0]]
         whole_cost = 0.0 if objective == "bytes" else whole.cost
         lone = NodeAlone(node_id=device.node_id, node=device.name, cost=round(whole_cost, 3))
-    flags = {bool(problem.is_measured[node]) for node in nodes}
-    source: Literal["profile", "flops", "both"] = "flops"
-    if True in flags:
-        source = "profile" if False not in flags else "both"
     is_split = kind != "alone" and len(nodes) > 1
     choice = CutChoice(
         objective=objective,
@@ -323,7 +340,7 @@ def _told(
         is_split_refused=kind == "alone",
         best_split=None if refused is None else round(refused.cost, 3),
         reason="",
-        times_from=source,
+        times_from=_source(problem, nodes),
         is_exact=is_exact,
         nodes_considered=len(devices),
         blocks=len(problem.blocks),
@@ -335,11 +352,19 @@ def _told(
     return Chosen(replace(choice, reason=reason), assignment)
 
 
+def _source(problem: _Problem, nodes: tuple[int, ...]) -> Literal["profile", "flops", "both"]:
+    flags = {bool(problem.is_measured[node]) for node in nodes}
+    if flags == {True, False}:
+        return "both"
+    return "profile" if True in flags else "flops"
+
+
 def _ways(
     problem: _Problem, assignment: tuple[int, ...], nodes: tuple[int, ...]
 ) -> tuple[CutWay, ...]:
     named = [(each.node_id, each.name) for each in problem.devices]
-    return told_ways(problem.table, named, problem.ways, assignment, nodes)
+    bounds = problem.blocks.boundaries
+    return told_ways(bounds, named, problem.ways, np.array(assignment), nodes)
 
 
 def _by_rules(

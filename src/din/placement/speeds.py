@@ -44,10 +44,16 @@ def operator_ms(
     table: CutTable, gflops: float, measured: Sequence[float] | None = None
 ) -> Milliseconds:
     """Time of each operator of a model on one device."""
+    return times_of(np.array([each.flops for each in table.operators]), gflops, measured)
+
+
+def times_of(
+    flops: npt.NDArray[np.int64], gflops: float, measured: Sequence[float] | None = None
+) -> Milliseconds:
+    """The same by the operators' work."""
     if measured is not None:
         return np.array(measured, dtype=np.float64)
-    work = np.array([each.flops for each in table.operators], dtype=np.float64)
-    return work / (gflops * 1e6) + OPERATOR_MS
+    return flops / (gflops * 1e6) + OPERATOR_MS
 
 
 def measured_for(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from din.domain.cuts import ChosenSlice, CutChoice, CutTable, CutWay, NodeAlone
+from din.domain.cuts import ChosenSlice, CutChoice, CutWay, NodeAlone
 from din.domain.estimates import MIB, SLICE_BASE_MIB, memory_mib
-from din.domain.model import GATEWAY
 from din.domain.node import NodeId
 from din.errors import CannotPlace
-from din.placement.chain import Chain, Matrix, Way, runs_of
+from din.placement.boundaries import Boundaries
+from din.placement.chain import Chain, Matrix, Numbers, Way, runs_of
 from din.placement.ways import HERE, Ways
 
 if TYPE_CHECKING:
@@ -23,59 +23,46 @@ GATEWAY_NAME: Final = "gateway"
 
 
 def described(
-    table: CutTable,
+    bounds: Boundaries,
     wishes: CutWishes,
     devices: Sequence[Device],
-    times: Matrix,
-    assignment: Sequence[int],
+    times: Sequence[Matrix],
+    assignment: Numbers,
     nodes: Sequence[int],
 ) -> tuple[ChosenSlice, ...]:
-    """Each slice with its node and its numbers."""
-    members: list[list[int]] = [[] for _ in nodes]
-    for place, number in enumerate(assignment):
-        members[number].append(place)
-    crossing, guessed = _crossing(table, assignment)
-    private = [range(rule.first, rule.last + 1) for rule in wishes.rules if rule.is_sensitive]
+    """Each slice with its node and its numbers. `times`: of all operators, on each slice's node."""
+    table = bounds.table
+    shared = [0] * len(nodes)
+    for each in table.shared:
+        for number in set(assignment[list(each.readers)].tolist()):
+            shared[number] += each.nbytes
+    private: set[int] = set()
+    for rule in wishes.rules:
+        if rule.is_sensitive:
+            private.update(assignment[rule.first : rule.last + 1].tolist())
+    crossing = bounds.reads.across(assignment)
+    leaving = np.zeros(len(nodes), dtype=np.int64)
+    np.add.at(leaving, crossing.maker, crossing.nbytes)
+    guessed = set(crossing.maker[~crossing.is_exact].tolist())
     found: list[ChosenSlice] = []
-    for number, (places, node) in enumerate(zip(members, nodes, strict=True)):
-        operators = [table.operators[place] for place in places]
-        inside = set(places)
-        weights = sum(each.weight_bytes for each in operators)
-        weights += sum(each.nbytes for each in table.shared if inside.intersection(each.readers))
-        peak = max((each.live_bytes for each in operators), default=0)
+    for number, node in enumerate(nodes):
+        places = np.flatnonzero(assignment == number)
+        weights = int(bounds.own_bytes[places].sum()) + shared[number]
         found.append(
             ChosenSlice(
-                first=operators[0].name if operators else "",
-                last=operators[-1].name if operators else "",
-                operators=len(operators),
+                first=table.operators[int(places[0])].name if len(places) else "",
+                last=table.operators[int(places[-1])].name if len(places) else "",
+                operators=len(places),
                 node_id=devices[node].node_id,
                 node=devices[node].name,
-                compute_ms=round(float(times[places, node].sum()), 3),
-                memory_mib=memory_mib(weights, peak),
-                is_sensitive=any(place in span for span in private for place in places),
-                crossing_bytes=crossing[number],
+                compute_ms=round(float(times[number][places].sum()), 3),
+                memory_mib=memory_mib(weights, int(bounds.live_bytes[places].max(initial=0))),
+                is_sensitive=number in private,
+                crossing_bytes=int(leaving[number]),
                 is_exact=number not in guessed,
             )
         )
     return tuple(found)
-
-
-def _crossing(table: CutTable, assignment: Sequence[int]) -> tuple[dict[int, int], set[int]]:
-    """By slice the bytes that leave it for other slices (once for each), and where these are
-    estimates."""
-    nbytes: dict[int, int] = defaultdict(int)
-    guessed: set[int] = set()
-    if not any(assignment):
-        return nbytes, guessed
-    for value in table.values:
-        if value.maker == GATEWAY:
-            continue
-        home = assignment[value.maker]
-        targets = {assignment[reader] for reader in value.readers} - {home}
-        nbytes[home] += value.nbytes * len(targets)
-        if targets and not value.is_exact:
-            guessed.add(home)
-    return nbytes, guessed
 
 
 def best_split(chain: Chain, way: Way, *, is_pipeline: bool) -> Way | None:
@@ -84,49 +71,54 @@ def best_split(chain: Chain, way: Way, *, is_pipeline: bool) -> Way | None:
         return way
     if chain.nodes < 2 or chain.blocks < 2 or chain.slices_max < 2:
         return None
-    before = np.cumsum(chain.cost, axis=0)
-    after = np.cumsum(chain.cost[::-1], axis=0)[::-1]
+    before = np.cumsum(chain.cost, axis=0)[:-1]
+    after = np.cumsum(chain.cost[::-1], axis=0)[::-1][1:]
+    if not is_pipeline:
+        before, after = before + chain.enter, after + chain.leave
+    join = np.maximum if is_pipeline else np.add
+    itself = np.diag(np.full(chain.nodes, np.inf))
+    hop, per_byte = chain.hop + itself, chain.per_byte
+    step_min = hop.min() + (per_byte + itself).min() * chain.crossing
+    least = join(join(before.min(axis=1), after.min(axis=1)), step_min)
     best = Way((), np.inf, is_exact=True)
-    for edge in range(1, chain.blocks):
-        step = chain.step(edge - 1)
-        first, last = before[edge - 1][:, None], after[edge][None, :]
+    for edge in np.argsort(least).tolist():
+        if not least[edge] < best.cost:
+            break  # nor is any that follows
+        total = join(before[edge][:, None], after[edge])
+        total = join(total, hop + per_byte * chain.crossing[edge])
         if is_pipeline:
-            ends = np.maximum(chain.enter[:, None], chain.leave[None, :])
-            total = np.maximum(np.maximum(first, last), np.maximum(step, ends))
-        else:
-            total = chain.enter[:, None] + first + step + last + chain.leave[None, :]
-        np.fill_diagonal(total, np.inf)
+            total = np.maximum(total, np.maximum(chain.enter[:, None], chain.leave))
         one, other = divmod(int(total.argmin()), chain.nodes)
         if total[one, other] < best.cost:
-            nodes = (one,) * edge + (other,) * (chain.blocks - edge)
+            nodes = (one,) * (edge + 1) + (other,) * (chain.blocks - edge - 1)
             best = Way(nodes, float(total[one, other]), is_exact=True)
     return best if best.nodes else None
 
 
 def told_ways(
-    table: CutTable,
+    bounds: Boundaries,
     devices: Sequence[tuple[NodeId, str]],
     ways: Ways,
-    assignment: Sequence[int],
+    assignment: Numbers,
     nodes: Sequence[int],
 ) -> tuple[CutWay, ...]:
     """Over which ways tensors go, as they are reckoned with; those from slice to slice first.
     `devices`: id and name, `nodes`: of which each slice is."""
-    given: dict[int, int] = defaultdict(int)
+    crossing = bounds.reads.across(assignment)
     between: dict[tuple[int, int], int] = defaultdict(int)
+    for maker, reader, nbytes in zip(
+        crossing.maker.tolist(), crossing.reader.tolist(), crossing.nbytes.tolist(), strict=True
+    ):
+        if nodes[maker] != nodes[reader]:
+            between[nodes[maker], nodes[reader]] += nbytes
+    given: dict[int, int] = defaultdict(int)
+    for value in bounds.inputs:
+        for node in {nodes[assignment[reader]] for reader in value.readers}:
+            given[node] += value.nbytes
     taken: dict[int, int] = defaultdict(int)
-    for value in table.values:
-        readers = {assignment[reader] for reader in value.readers}
-        if value.maker == GATEWAY:
-            for node in {nodes[reader] for reader in readers}:
-                given[node] += value.nbytes
-            continue
-        home = nodes[assignment[value.maker]]
-        for slice_number in readers - {assignment[value.maker]}:
-            if nodes[slice_number] != home:
-                between[home, nodes[slice_number]] += value.nbytes
-        if value.is_output:
-            taken[home] += value.nbytes
+    for value in bounds.outputs:
+        if value.maker >= 0:
+            taken[nodes[assignment[value.maker]]] += value.nbytes
     outside = (HERE, GATEWAY_NAME)
     flows = [(devices[one], devices[other], size) for (one, other), size in between.items()]
     flows += [(outside, devices[node], size) for node, size in given.items()]

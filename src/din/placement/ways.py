@@ -132,12 +132,8 @@ def way_times(nodes: Sequence[NodeId], ways: Ways) -> WayTimes:
             hop[pair], per_byte[pair] = facts.latency_ms, _ms_per_byte(facts)
             is_hop_said[pair] = facts.latency_from != "assumed"
             is_rate_said[pair] = facts.rate_from != "assumed"
-    _infer(hop, ~is_hop_said & _both([e.latency_from != "assumed" for e in home]),
-           np.abs(gateway_hop[:, None] - gateway_hop))  # fmt: skip
-    longer = np.maximum(gateway_per_byte[:, None], gateway_per_byte)
-    is_unlike = longer >= UNLIKE_MIN * np.minimum(gateway_per_byte[:, None], gateway_per_byte)
-    _infer(per_byte, ~is_rate_said & _both([e.rate_from != "assumed" for e in home]) & is_unlike,
-           longer)  # fmt: skip
+    if any((each.latency_from, each.rate_from) != ("assumed", "assumed") for each in home):
+        _infer(hop, per_byte, is_hop_said, is_rate_said, home)
     for source, target in ways.undialable:
         one, other = places.get(source), places.get(target)
         if one is not None and other is not None:
@@ -148,9 +144,18 @@ def way_times(nodes: Sequence[NodeId], ways: Ways) -> WayTimes:
     return WayTimes(hop, per_byte, gateway_hop, gateway_per_byte)
 
 
-def _infer(values: Matrix, is_open: Flags, least: Matrix) -> None:
-    """Where nothing was said, at least so much."""
-    np.maximum(values, least, out=values, where=is_open)
+def _infer(
+    hop: Matrix, per_byte: Matrix, is_hop_said: Flags, is_rate_said: Flags, home: Sequence[WayFacts]
+) -> None:
+    """Where nothing was said of a way: at least what those to the gateway tell."""
+    near = np.array([each.latency_ms for each in home], dtype=np.float64)
+    is_open = ~is_hop_said & _both([each.latency_from != "assumed" for each in home])
+    np.maximum(hop, np.abs(near[:, None] - near), out=hop, where=is_open)
+    own = np.array([_ms_per_byte(each) for each in home], dtype=np.float64)
+    slower, faster = np.maximum(own[:, None], own), np.minimum(own[:, None], own)
+    is_open = ~is_rate_said & _both([each.rate_from != "assumed" for each in home])
+    is_open &= slower >= UNLIKE_MIN * faster
+    np.maximum(per_byte, slower, out=per_byte, where=is_open)
 
 
 def _both(flags: Sequence[bool]) -> Flags:
