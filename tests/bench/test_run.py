@@ -49,7 +49,8 @@ def test_every_benchmark_of_a_group_exists_and_can_be_imported() -> None:
 def test_cutting_is_measured_with_a_row_for_each_goal() -> None:
     rows = run(["cold-slicing", "bitwise", "backend-suite"], lambda row: None, TINY)
     by_name = {row.name: row for row in rows}
-    assert sum(name.startswith("cold slicing, ") for name in by_name) == 3
+    assert sum(name.startswith("cold slicing, ") for name in by_name) == 4
+    assert sum(name.startswith("skeleton, ") for name in by_name) == 4
     assert by_name["sliced, bitwise as the whole"].ok
     for way in ("whole", "cut in half", "operator level"):
         assert by_name[f"backend cases, {way}"].ok

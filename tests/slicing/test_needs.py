@@ -18,7 +18,7 @@ from din.domain.support import OPEN, Engine, Need, _kernels, _takes, lacks, told
 from din.errors import BadStrategy
 from din.slicing.needs import needs_of
 from din.slicing.operators import read_operators
-from din.slicing.source import settle_inputs
+from din.slicing.source import contents_of, settle_inputs
 
 MODE = "coordinate_transformation_mode"
 REWRITE = "resize_half_pixel_to_asymmetric"
@@ -111,7 +111,7 @@ def test_an_operator_of_ones_own_is_named_with_its_domain_and_refused(build):
         is_checked=False,
         opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("mine", 3)],
     )
-    needs = needs_of(model, read_operators(model).operators, 17)
+    needs = needs_of(model, read_operators(contents_of(model)).operators, 17)
     (lack,) = lacks(needs, HERE)
     assert told(lack).startswith("OP not supported: mine.Blur at node 'b': onnxruntime")
 
@@ -159,7 +159,9 @@ def test_nothing_that_plain_onnx_runtime_runs_is_refused(backend_cases, plain_fa
         model = case.model
         settle_inputs(model)
         opset = max((each.version for each in model.opset_import if not each.domain), default=1)
-        found = list(lacks(needs_of(model, read_operators(model).operators, opset), HERE))
+        found = list(
+            lacks(needs_of(model, read_operators(contents_of(model)).operators, opset), HERE)
+        )
         if case.name in plain_failures.names:
             foreseen += bool(found)
         else:

@@ -25,7 +25,7 @@ what tensors of that file refer to by its SHA256."""
 ARTIFACTS_MAX: Final = 32
 """Files of one slice: a worker gets all of them beside one message."""
 
-SLICE_ENCODING: Final = "din-slice-2"
+SLICE_ENCODING: Final = "din-slice-3"
 """Version of the encoding that slice ids are taken over; another encoding gives other ids."""
 
 CONTEXT_TENSOR: Final = "din.context"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Final
 
-from onnx import TensorProto, TypeProto
+from onnx import TensorProto, TensorShapeProto, TypeProto
 
 from din.domain.tensor import BYTES, DTYPE_BYTES, Dim, TensorSpec, is_symbol
 from din.errors import BadModel
@@ -132,17 +132,27 @@ def bytes_of_elements(elem_type: int, count: int) -> int:
     return -(-count * BITS_OF_OTHERS.get(elem_type, 32) // 8)
 
 
+def fixed_dims(kind: TypeProto) -> tuple[int, ...] | None:
+    """Dims of a tensor of which every one is known, else None."""
+    if not kind.tensor_type.HasField("shape"):
+        return None
+    found = kind.tensor_type.shape.dim
+    dims = tuple([dim.dim_value for dim in found])
+    # What is not given reads as 0, which few are; asking each dim costs more.
+    return None if min(dims, default=1) < 1 and any(map(is_free, found)) else dims
+
+
+def is_free(dim: TensorShapeProto.Dimension) -> bool:
+    """Some exporters write -1 where others write a symbol or nothing."""
+    return dim.WhichOneof("value") != "dim_value" or dim.dim_value < 0
+
+
 def fixed_bytes(kind: TypeProto | None) -> int | None:
     """Bytes of a value whose type and every dim are known, else None."""
-    if kind is None or kind.WhichOneof("value") != "tensor_type":
+    dims = None if kind is None else fixed_dims(kind)
+    if kind is None or dims is None or kind.tensor_type.elem_type == TensorProto.STRING:
         return None
-    shape = shape_of(kind)
-    if shape is None or kind.tensor_type.elem_type == TensorProto.STRING:
-        return None
-    sizes = [dim for dim in shape if isinstance(dim, int)]
-    if len(sizes) != len(shape):
-        return None
-    return bytes_of_elements(kind.tensor_type.elem_type, prod(sizes))
+    return bytes_of_elements(kind.tensor_type.elem_type, prod(dims))
 
 
 def exact_bytes(tensor: TensorProto) -> int | None:

@@ -38,10 +38,13 @@ def _emit_graph(
     target.name = source.name or "graph"
     target.doc_string = source.doc_string
     target.metadata_props.extend(source.metadata_props)
-    for operator in part.operators:
-        target.node.add().CopyFrom(operator.proto)
-        target.node[-1].name = operator.name
-    target.initializer.extend(each for each in source.initializer if each.name in part.stored)
+    operators = part.operators
+    target.node.extend(operator.proto for operator in operators)
+    for node, operator in zip(target.node, operators, strict=True):
+        node.name = operator.name
+    target.initializer.extend(
+        tensor for name, tensor in shapes.stored.items() if name in part.stored
+    )
     target.sparse_initializer.extend(
         each for each in source.sparse_initializer if each.values.name in part.stored
     )
@@ -52,9 +55,8 @@ def _emit_graph(
         target.output.add().CopyFrom(_value(name, declared, shapes))
     inside = {name for each in part.operators for name in each.writes}
     outside = {*part.inputs, *part.outputs}
-    target.value_info.extend(
-        each for each in source.value_info if each.name in inside and each.name not in outside
-    )
+    within = inside - outside
+    target.value_info.extend(value for name, value in shapes.declared.items() if name in within)
     names = inside | outside | part.stored
     target.quantization_annotation.extend(
         each for each in source.quantization_annotation if each.tensor_name in names

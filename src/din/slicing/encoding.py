@@ -15,14 +15,12 @@ from typing import Final
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto
 
 from din.domain.encoding import (
-    BYTES_PER_ELEMENT,
     CHANNELS_MAX,
     DTYPES,
     ENCODINGS_MAX,
     Encoding,
 )
 from din.domain.model import GATEWAY, Edge
-from din.domain.tensor import DTYPE_BYTES
 from din.errors import BadStrategy
 from din.slicing.coders import Coder, inner_names
 from din.slicing.cutting import splits_quantised
@@ -132,19 +130,11 @@ def encode(
     types = dict(shapes.types)
     for raw, made in names.items():
         types[made] = _type(shapes.types[raw], DTYPES[encodings[raw].kind])
-    typical = {
-        made: shapes.bytes_typical[raw]
-        // DTYPE_BYTES[word_of(shapes.types[raw]) or ""]
-        * BYTES_PER_ELEMENT[encodings[raw].kind]
-        for raw, made in names.items()
-        if raw in shapes.bytes_typical
-    }
-    known = replace(shapes, types=types, bytes_typical={**shapes.bytes_typical, **typical})
     plain = {name for name, edge in crossing.items() if GATEWAY in edge.consumers}
     return Coded(
         parts=tuple(_part(part, names, plain) for part in parts),
         edges=tuple(made for edge in edges for made in _split(edge, names)),
-        shapes=known,
+        shapes=replace(shapes, types=types),
         names=names,
         encodings=encodings,
         opset=opset,

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+from itertools import chain, starmap
+from typing import Final
 
-from onnx import GraphProto, ModelProto, NodeProto
+from msgspec import Struct
+from onnx import GraphProto, NodeProto
 
 from din.errors import BadModel
 from din.slicing.nearest import listed
 from din.slicing.randomness import random_functions, random_nodes
-from din.slicing.source import stored_names, subgraphs_of
+from din.slicing.source import Contents, Held, held_by, stored_names
+
+Names = tuple[str, ...]
+_GIVEN: Final = -1
+"""In place of a node's place: an input or a stored value."""
 
 
-@dataclass(frozen=True)
-class Operator:
+class Operator(Struct, frozen=True):
     """One node of the top graph, at its place in the topological order."""
 
     index: int
     name: str
     """Unique in the graph: the file's own name where it is unique, else a made one."""
     proto: NodeProto
+    held: Held
     reads: tuple[str, ...]
     """Values taken from the top graph, those captured by subgraphs included."""
     writes: tuple[str, ...]
@@ -64,10 +72,15 @@ class OperatorGraph:
                 found.setdefault(name, []).append(each.index)
         return {name: tuple(indexes) for name, indexes in found.items()}
 
+    @cached_property
+    def fixed(self) -> frozenset[str]:
+        """Values that are the same in every request: stored, or computed from constants."""
+        made = (name for each in self.operators if each.is_constant for name in each.writes)
+        return self.stored.union(made)
+
     def is_fixed(self, name: str) -> bool:
-        """Whether a value is the same in every request: stored or computed from constants."""
-        maker = self.producer.get(name)
-        return name in self.stored or (maker is not None and self.operators[maker].is_constant)
+        """Whether a value is the same in every request."""
+        return name in self.fixed
 
     def constants_behind(self, names: list[str]) -> tuple[set[int], set[str]]:
         """Constant operators and initialisers that these fixed values are made from."""
@@ -86,44 +99,40 @@ class OperatorGraph:
         return makers, stored
 
 
-def read_operators(model: ModelProto) -> OperatorGraph:
+def read_operators(contents: Contents) -> OperatorGraph:
     """Analyse the top graph. Raises BadModel for undefined or doubly defined values and cycles."""
-    graph = model.graph
-    nodes = list(graph.node)
-    reads = [reads_of(node) for node in nodes]
-    order = _order(graph, reads)
-    names, duplicates = _unique_names([nodes[place] for place in order])
-    draws = random_nodes(graph, random_functions(model))
-    is_random = [draws[place] for place in order]
+    graph, nodes = contents.model.graph, contents.nodes
     inputs = tuple(value.name for value in graph.input)
     # One that is listed twice is one output: values are known by their names.
     outputs = tuple(dict.fromkeys(value.name for value in graph.output))
-    ordered = [(nodes[place], reads[place]) for place in order]
-    dynamic = _dynamic(ordered, is_random, inputs)
-    live = _live(ordered, outputs)
-    operators = tuple(
-        Operator(
-            index=index,
-            name=names[index],
-            proto=node,
-            reads=taken,
-            writes=tuple(name for name in node.output if name),
-            is_random=is_random[index],
-            is_constant=not dynamic[index],
-            is_live=live[index],
-        )
-        for index, (node, taken) in enumerate(ordered)
+    stored = [tensor.name for tensor in graph.initializer]
+    stored += [sparse.values.name for sparse in graph.sparse_initializer]
+    reads = [*map(reads_of, nodes)]
+    writes = [tuple(filter(None, held.node.output[:])) for held in nodes]
+    order = _order(nodes, reads, _producers(writes, [*inputs, *stored]))
+    nodes = [nodes[place] for place in order]
+    reads = [reads[place] for place in order]
+    writes = [writes[place] for place in order]
+    protos = [held.node for held in nodes]
+    names, duplicates = _unique_names(protos)
+    is_random = random_nodes(nodes, graph.initializer, random_functions(contents.model))
+    is_constant = _constant(reads, writes, is_random, inputs)
+    is_live = _live(reads, writes, outputs)
+    places = range(len(nodes))
+    facts = zip(
+        places, names, protos, nodes, reads, writes, is_random, is_constant, is_live, strict=True
     )
-    stored = frozenset(stored_names(graph))
-    found = OperatorGraph(operators, inputs, outputs, stored, duplicates)
+    found = OperatorGraph(
+        tuple(starmap(Operator, facts)), inputs, outputs, frozenset(stored), duplicates
+    )
     _check_outputs(found)
     return found
 
 
-def reads_of(node: NodeProto) -> tuple[str, ...]:
+def reads_of(held: Held) -> tuple[str, ...]:
     """Values that a node takes from around it, in order, each once."""
-    found = dict.fromkeys(name for name in node.input if name)
-    for graph in subgraphs_of(node):
+    found = dict.fromkeys(filter(None, held.node.input[:]))
+    for graph in held.graphs:
         found.update(dict.fromkeys(captures_of(graph)))
     return tuple(found)
 
@@ -133,29 +142,42 @@ def captures_of(graph: GraphProto) -> list[str]:
     inside = {value.name for value in graph.input} | stored_names(graph)
     captured: list[str] = []
     for node in graph.node:
-        captured.extend(name for name in reads_of(node) if name not in inside)
+        captured.extend(name for name in reads_of(held_by(node)) if name not in inside)
         inside.update(node.output)
     captured.extend(value.name for value in graph.output if value.name not in inside)
     return captured
 
 
-def _order(graph: GraphProto, reads: list[tuple[str, ...]]) -> list[int]:
+def _producers(writes: list[Names], given: list[str]) -> dict[str, int]:
+    """The place of the file that makes each value, _GIVEN for what no node does."""
+    made = [*chain.from_iterable(writes)]
+    producer = dict.fromkeys(given, _GIVEN)
+    for place, names in enumerate(writes):
+        for name in names:
+            producer[name] = place
+    if len(producer) < len(given) + len(made):
+        doubled = [name for name, count in Counter(given + made).items() if count > 1]
+        raise BadModel(
+            f"the graph defines {listed(doubled)} more than once",
+            hint="every value of an ONNX graph has one maker; export the model again",
+        )
+    return producer
+
+
+def _order(nodes: list[Held], reads: list[Names], producer: dict[str, int]) -> Sequence[int]:
     """Places of the file in topological order; of several next ones the first in the file."""
-    producer = _producers(graph)
-    given = {value.name for value in graph.input} | stored_names(graph)
+    try:
+        # All names are looked up, in order or not.
+        late = [p for p, names in enumerate(reads) for name in names if producer[name] >= p]
+    except KeyError:
+        raise _unmade(nodes, reads, producer) from None
+    if not late:
+        return range(len(nodes))  # as ONNX asks of a file
+    makers = [{producer[name] for name in names} - {_GIVEN} for names in reads]
     followers: dict[int, list[int]] = {}
-    waiting: list[int] = []
-    for place, taken in enumerate(reads):
-        makers = {producer[name] for name in taken if name in producer}
-        unknown = [name for name in taken if name not in producer and name not in given]
-        if unknown:
-            raise BadModel(
-                f"operator {_label(graph.node[place], place)} reads {unknown[0]!r}, "
-                "which nothing in the graph makes",
-                hint="export the model again; onnx.checker names every such value",
-            )
-        waiting.append(len(makers))
-        for maker in makers:
+    waiting = [*map(len, makers)]
+    for place, before in enumerate(makers):
+        for maker in before:
             followers.setdefault(maker, []).append(place)
     ready = [place for place, count in enumerate(waiting) if count == 0]
     heapify(ready)
@@ -167,8 +189,8 @@ def _order(graph: GraphProto, reads: list[tuple[str, ...]]) -> list[int]:
             waiting[follower] -= 1
             if waiting[follower] == 0:
                 heappush(ready, follower)
-    if len(order) < len(reads):
-        stuck = (_label(graph.node[place], place) for place, count in enumerate(waiting) if count)
+    if len(order) < len(nodes):
+        stuck = (_label(nodes[place].node, place) for place, count in enumerate(waiting) if count)
         raise BadModel(
             f"operators wait for each other in a cycle: {', '.join(list(stuck)[:5])}",
             hint="an ONNX graph has no cycles; export the model again",
@@ -176,70 +198,60 @@ def _order(graph: GraphProto, reads: list[tuple[str, ...]]) -> list[int]:
     return order
 
 
-def _producers(graph: GraphProto) -> dict[str, int]:
-    producer: dict[str, int] = {}
-    taken = [value.name for value in graph.input]
-    taken += [tensor.name for tensor in graph.initializer]
-    taken += [sparse.values.name for sparse in graph.sparse_initializer]
-    defined = Counter(taken)
-    for place, node in enumerate(graph.node):
-        for name in node.output:
-            if name:
-                defined[name] += 1
-                producer[name] = place
-    doubled = [name for name, count in defined.items() if count > 1]
-    if doubled:
-        raise BadModel(
-            f"the graph defines {listed(doubled)} more than once",
-            hint="every value of an ONNX graph has one maker; export the model again",
-        )
-    return producer
+def _unmade(nodes: list[Held], reads: list[Names], producer: dict[str, int]) -> BadModel:
+    place, name = next(
+        (place, name) for place, names in enumerate(reads) for name in names if name not in producer
+    )
+    return BadModel(
+        f"operator {_label(nodes[place].node, place)} reads {name!r}, "
+        "which nothing in the graph makes",
+        hint="export the model again; onnx.checker names every such value",
+    )
 
 
 def _label(node: NodeProto, place: int) -> str:
-    return f"{node.name!r}" if node.name else f"{node.op_type} (number {place} of the file)"
+    return repr(node.name) if node.name else f"{node.op_type} (number {place} of the file)"
 
 
 def _unique_names(nodes: list[NodeProto]) -> tuple[list[str], frozenset[str]]:
-    counts = Counter(node.name for node in nodes if node.name)
-    duplicates = frozenset(name for name, count in counts.items() if count > 1)
+    names = [node.name for node in nodes]
+    counts = Counter(names)
+    duplicates = frozenset(name for name, count in counts.items() if count > 1 and name)
     taken = set(counts)
-    names: list[str] = []
-    for index, node in enumerate(nodes):
-        if node.name and node.name not in duplicates:
-            names.append(node.name)
+    for index, name in enumerate(names):
+        if name and name not in duplicates:
             continue
-        wanted = base = f"{node.name or node.op_type}_{index}"
+        wanted = base = f"{name or nodes[index].op_type}_{index}"
         turn = 0
         while wanted in taken:
             turn += 1
             wanted = f"{base}_{turn}"
         taken.add(wanted)
-        names.append(wanted)
+        names[index] = wanted
     return names, duplicates
 
 
-def _dynamic(
-    ordered: list[tuple[NodeProto, tuple[str, ...]]], is_random: list[bool], inputs: tuple[str, ...]
+def _constant(
+    reads: list[Names], writes: list[Names], is_random: list[bool], inputs: Names
 ) -> list[bool]:
     moving = set(inputs)
     found: list[bool] = []
-    for (node, taken), drawn in zip(ordered, is_random, strict=True):
-        dynamic = drawn or any(name in moving for name in taken)
-        if dynamic:
-            moving.update(name for name in node.output if name)
-        found.append(dynamic)
+    for taken, made, drawn in zip(reads, writes, is_random, strict=True):
+        is_constant = not drawn and moving.isdisjoint(taken)
+        if not is_constant:
+            moving.update(made)
+        found.append(is_constant)
     return found
 
 
-def _live(ordered: list[tuple[NodeProto, tuple[str, ...]]], outputs: tuple[str, ...]) -> list[bool]:
+def _live(reads: list[Names], writes: list[Names], outputs: Names) -> list[bool]:
     wanted = set(outputs)
     found: list[bool] = []
-    for node, taken in reversed(ordered):
-        live = any(name in wanted for name in node.output)
-        if live:
+    for taken, made in zip(reversed(reads), reversed(writes), strict=True):
+        is_live = not wanted.isdisjoint(made)
+        if is_live:
             wanted.update(taken)
-        found.append(live)
+        found.append(is_live)
     return found[::-1]
 
 

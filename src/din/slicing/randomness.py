@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 from din.slicing.functions import FunctionKey, called_by, key_of
-from din.slicing.source import nodes_within
+from din.slicing.source import Held, held_by, nodes_within, unfolded
 
 RANDOM_KINDS: Final = frozenset(
     {
@@ -32,7 +32,7 @@ def random_functions(model: ModelProto) -> frozenset[FunctionKey]:
     callers: dict[FunctionKey, set[FunctionKey]] = {}
     drawing: set[FunctionKey] = set()
     for function in model.functions:
-        off = _surely_false((), function.node)
+        off = _surely_false((), map(held_by, function.node))
         for node in nodes_within(function.node):
             callers.setdefault(called_by(node), set()).add(key_of(function))
             if _draws(node, off):
@@ -45,28 +45,36 @@ def random_functions(model: ModelProto) -> frozenset[FunctionKey]:
     return frozenset(drawing)
 
 
-def random_nodes(graph: GraphProto, functions: frozenset[FunctionKey]) -> list[bool]:
-    """By node, whether it, its subgraphs and the functions that it calls draw."""
-    off = _surely_false(graph.initializer, graph.node)
+def random_nodes(
+    nodes: Sequence[Held], stored: Iterable[TensorProto], functions: frozenset[FunctionKey]
+) -> list[bool]:
+    """By node, whether it, its subgraphs and the functions that it calls draw. `stored`: the
+    initialisers of their graph."""
+    off = _surely_false(stored, nodes)
+
+    def draws(node: NodeProto) -> bool:
+        return _draws(node, off) or (bool(functions) and called_by(node) in functions)
+
     return [
-        any(called_by(each) in functions or _draws(each, off) for each in nodes_within([node]))
-        for node in graph.node
+        any(draws(each.node) for each in unfolded(held)) if held.graphs else draws(held.node)
+        for held in nodes
     ]
 
 
 def _draws(node: NodeProto, off: frozenset[str]) -> bool:
-    if node.op_type != "Dropout":
-        return node.op_type in RANDOM_KINDS
+    kind = node.op_type
+    if kind != "Dropout":
+        return kind in RANDOM_KINDS
     return len(node.input) > 2 and node.input[2] != "" and node.input[2] not in off
 
 
-def _surely_false(stored: Iterable[TensorProto], nodes: Iterable[NodeProto]) -> frozenset[str]:
+def _surely_false(stored: Iterable[TensorProto], nodes: Iterable[Held]) -> frozenset[str]:
     """Names of truth values that are false in every run: what may switch Dropout off. A function
     sees its own only."""
     found = {each.name for each in stored if _is_false(each)}
-    for node in nodes:
-        if node.op_type == "Constant" and all(_is_false(each.t) for each in node.attribute):
-            found.update(node.output)
+    for held in nodes:
+        if held.value is not None and _is_false(held.value):
+            found.update(held.node.output)
     return frozenset(found)
 
 

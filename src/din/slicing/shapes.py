@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from onnx import (
@@ -12,17 +13,16 @@ from onnx import (
     NodeProto,
     SparseTensorProto,
     TensorProto,
-    TensorShapeProto,
     TypeProto,
+    ValueInfoProto,
     shape_inference,
 )
 
 from din.domain.tensor import is_symbol
 from din.slicing.contrib import DOMAIN, any_shape, stand_ins
-from din.slicing.elements import fixed_bytes, tensor_bytes
+from din.slicing.elements import fixed_bytes, fixed_dims, is_free, tensor_bytes
 from din.slicing.operators import OperatorGraph
 from din.slicing.skeleton import WEIGHT_BYTES_KEPT
-from din.slicing.weights import constant_elsewhere
 
 FIRST_SIZE_ASSUMED: Final = 1
 NEXT_SIZE_ASSUMED: Final = 640
@@ -33,29 +33,55 @@ NEXT_SIZE_ASSUMED: Final = 640
 class Shapes:
     """Types by value name, and bytes for estimates."""
 
-    types: dict[str, TypeProto]
+    types: Mapping[str, TypeProto]
     """What holds in a run. The shapes that a file declares of values inside it, and of outputs,
     are not believed: engines ignore wrong ones, but not as the input of a slice."""
-    declared: dict[str, TypeProto]
-    """Of values inside and outputs, as the file has them."""
-    bytes_typical: dict[str, int]
-    """At the assumed sizes of free dims; a value that stays unknown is missing."""
-    dims_typical: dict[str, tuple[int, ...]]
-    stored_bytes: dict[str, int]
+    declared: Mapping[str, ValueInfoProto]
+    """Values inside and outputs, as the file has them."""
+    stored: Mapping[str, TensorProto]
+    """Initialisers and values of Constants."""
+    sparse: Mapping[str, SparseTensorProto]
     warnings: tuple[str, ...]
+    graph: ModelProto
+    """What types were inferred from."""
+
+    @cached_property
+    def typical(self) -> Mapping[str, TypeProto]:
+        """Types at the assumed sizes of free dims."""
+        graph = ModelProto()
+        graph.CopyFrom(self.graph)
+        return _infer(graph, []) if _make_typical(graph.graph.input) else self.types
 
     def nbytes(self, name: str) -> int | None:
         """Bytes of a value that is the same in every request, else None."""
         return fixed_bytes(self.types.get(name))
 
+    def stored_bytes(self, name: str) -> int:
+        """Bytes of a stored value, 0 for what is none."""
+        if name in self.sparse:
+            return tensor_bytes(self.sparse[name].values) + tensor_bytes(self.sparse[name].indices)
+        return tensor_bytes(self.stored[name]) if name in self.stored else 0
+
     def estimate(self, name: str) -> int:
         """Bytes of a value, at typical sizes; 0 when nothing is known."""
-        return self.stored_bytes.get(name) or self.bytes_typical.get(name, 0)
+        return (
+            self.stored_bytes(name)
+            or fixed_bytes(self.typical.get(name))
+            or (fixed_bytes(self.declared[name].type) if name in self.declared else None)
+            or 0
+        )
+
+    def dims_typical(self, name: str) -> tuple[int, ...] | None:
+        """Dims of a value at typical sizes; None when one is not known."""
+        if name in self.stored:
+            return tuple(self.stored[name].dims)
+        kind = self.typical.get(name)
+        return None if kind is None else fixed_dims(kind)
 
     def promised(self, names: Iterable[str]) -> dict[str, TypeProto]:
         """Types of outputs for people: as declared where nothing could be inferred."""
         return {
-            name: _completed(kind, self.declared.get(name))
+            name: _completed(kind, self.declared[name].type) if name in self.declared else kind
             for name in names
             if (kind := self.types.get(name)) is not None
         }
@@ -64,37 +90,38 @@ class Shapes:
 def infer(model: ModelProto, ordered: OperatorGraph) -> Shapes:
     """Types of all values of the top graph. What inference does not know has the element type that
     the file declares, and any shape."""
-    skeleton = _skeleton(model, ordered)
+    graph = model.graph
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
+    thin = dict(sparse)
+    nodes: list[NodeProto] = []
+    for operator in ordered.operators:
+        held, writes = operator.held, operator.writes
+        if held.value is not None and writes:
+            stored[writes[0]] = held.value
+        elif held.tensors and writes and (found := _sparse_constant(operator.proto)) is not None:
+            thin[writes[0]] = found
+        else:
+            nodes.append(operator.proto)
+    skeleton = _skeleton(model, nodes, stored, thin)
     warnings: list[str] = []
-    declared = {each.name: each.type for each in (*model.graph.value_info, *model.graph.output)}
+    declared = {each.name: each for each in (*graph.value_info, *graph.output)}
     types = _infer(skeleton, warnings)
-    for name, kind in declared.items():
+    for name in ordered.outputs:
+        if name in stored:
+            types[name] = _type_of(stored[name].data_type, stored[name].dims)
+    for name, value in declared.items():
         if name not in types or not _is_typed(types[name]):
-            types[name] = _without_shape(kind)
-    typical = skeleton
-    if _has_free_dims(skeleton.graph):
-        _make_typical(typical.graph)
-        typical_types = _infer(typical, [])
-    else:
-        typical_types = types
-    sizes = {name: fixed_bytes(kind) for name, kind in declared.items()}
-    known = {name: fixed_bytes(kind) for name, kind in typical_types.items()}
-    sizes.update({name: size for name, size in known.items() if size is not None})
-    dims = {name: _dims(kind) for name, kind in typical_types.items()}
-    stored = {tensor.name: tensor_bytes(tensor) for tensor in model.graph.initializer}
-    for sparse in model.graph.sparse_initializer:
-        stored[sparse.values.name] = tensor_bytes(sparse.values) + tensor_bytes(sparse.indices)
-    return Shapes(
-        types=types,
-        declared=declared,
-        bytes_typical={name: size for name, size in sizes.items() if size is not None},
-        dims_typical={name: each for name, each in dims.items() if each is not None},
-        stored_bytes=stored,
-        warnings=tuple(warnings),
-    )
+            types[name] = _without_shape(value.type)
+    return Shapes(types, declared, stored, sparse, tuple(warnings), skeleton)
 
 
-def _skeleton(model: ModelProto, ordered: OperatorGraph) -> ModelProto:
+def _skeleton(
+    model: ModelProto,
+    nodes: list[NodeProto],
+    stored: Mapping[str, TensorProto],
+    sparse: Mapping[str, SparseTensorProto],
+) -> ModelProto:
     """The model with its large weights replaced by inputs of the same type: same inference, less
     to copy."""
     skeleton = ModelProto()
@@ -103,36 +130,25 @@ def _skeleton(model: ModelProto, ordered: OperatorGraph) -> ModelProto:
     skeleton.functions.extend(model.functions)
     graph = skeleton.graph
     graph.name = model.graph.name or "graph"
-    nodes: list[NodeProto] = []
-    weights: dict[str, TensorProto] = {}
-    # Engines make sparse ones dense, whoever reads them; inference knows sparse tensors only.
-    sparse = {each.values.name: each for each in model.graph.sparse_initializer}
-    for operator in ordered.operators:
-        weight, thin = constant_elsewhere(operator.proto), _sparse_constant(operator.proto)
-        if weight is not None and operator.writes:
-            weights[operator.writes[0]] = weight
-        elif thin is not None and operator.writes:
-            sparse[operator.writes[0]] = thin
-        else:
-            nodes.append(operator.proto)
     graph.input.extend(model.graph.input)
     if any(node.domain == DOMAIN for node in nodes):
         nodes = list(stand_ins(nodes))
         graph.input.append(any_shape())
     graph.node.extend(nodes)
-    # Inference stops short at an output that is an input, or that it has seen before.
-    made = {value.name: value for value in model.graph.output if value.name in ordered.producer}
-    for name, value in made.items():
+    # Inference stops short at an output that no node makes, or that it has seen before.
+    given = {*stored, *sparse, *(value.name for value in model.graph.input)}
+    outputs = {value.name: value for value in model.graph.output if value.name not in given}
+    for name, value in outputs.items():
         graph.output.add(name=name, type=_without_shape(value.type))
-    for tensor in model.graph.initializer:
-        if tensor_bytes(tensor) <= WEIGHT_BYTES_KEPT:
-            graph.initializer.append(tensor)
+    for name, tensor in stored.items():
+        if tensor.external_data or tensor_bytes(tensor) > WEIGHT_BYTES_KEPT:
+            _write_type(graph.input.add(name=name).type, tensor.data_type, tensor.dims)
         else:
-            weights[tensor.name] = tensor
-    for name, tensor in weights.items():
-        graph.input.add(name=name, type=_type_of(tensor.data_type, tensor.dims))
+            graph.initializer.append(tensor)
+            graph.initializer[-1].name = name
+    # Engines make sparse ones dense, whoever reads them; inference knows sparse tensors only.
     for name, thin in sparse.items():
-        graph.input.add(name=name, type=_type_of(thin.values.data_type, thin.dims))
+        _write_type(graph.input.add(name=name).type, thin.values.data_type, thin.dims)
     return skeleton
 
 
@@ -156,21 +172,16 @@ def _infer(model: ModelProto, warnings: list[str]) -> dict[str, TypeProto]:
         found.CopyFrom(model.graph)
     types = {value.name: value.type for value in found.value_info}
     types.update({value.name: value.type for value in (*found.output, *found.input)})
-    for tensor in found.initializer:
-        types[tensor.name] = _type_of(tensor.data_type, tensor.dims)
     return types
 
 
 def _is_typed(kind: TypeProto) -> bool:
-    which = kind.WhichOneof("value")
-    return which is not None and (which != "tensor_type" or kind.tensor_type.elem_type != 0)
+    return kind.tensor_type.elem_type != 0 or kind.WhichOneof("value") not in (None, "tensor_type")
 
 
-def _completed(kind: TypeProto, declared: TypeProto | None) -> TypeProto:
+def _completed(kind: TypeProto, declared: TypeProto) -> TypeProto:
     """The inferred type with declared dims in place of unknown ones."""
-    if declared is None or {kind.WhichOneof("value"), declared.WhichOneof("value")} != {
-        "tensor_type"
-    }:
+    if {kind.WhichOneof("value"), declared.WhichOneof("value")} != {"tensor_type"}:
         return kind
     made = TypeProto()
     made.CopyFrom(kind)
@@ -181,7 +192,7 @@ def _completed(kind: TypeProto, declared: TypeProto | None) -> TypeProto:
     dims, said = made.tensor_type.shape.dim, declared.tensor_type.shape.dim
     if len(dims) == len(said):
         for dim, other in zip(dims, said, strict=True):
-            if _is_free(dim) and not is_symbol(dim.dim_param):
+            if is_free(dim) and not is_symbol(dim.dim_param):
                 dim.CopyFrom(other)
     return made
 
@@ -196,36 +207,24 @@ def _without_shape(kind: TypeProto) -> TypeProto:
 
 def _type_of(elem_type: int, dims: Iterable[int]) -> TypeProto:
     kind = TypeProto()
-    kind.tensor_type.elem_type = elem_type
-    kind.tensor_type.shape.SetInParent()
-    for size in dims:
-        kind.tensor_type.shape.dim.add().dim_value = size
+    _write_type(kind, elem_type, dims)
     return kind
 
 
-def _has_free_dims(graph: GraphProto) -> bool:
-    return any(_is_free(dim) for value in graph.input for dim in value.type.tensor_type.shape.dim)
+def _write_type(kind: TypeProto, elem_type: int, dims: Iterable[int]) -> None:
+    kind.tensor_type.elem_type = elem_type
+    shape = kind.tensor_type.shape
+    shape.SetInParent()
+    for size in dims:
+        shape.dim.add().dim_value = size
 
 
-def _make_typical(graph: GraphProto) -> None:
-    del graph.value_info[:]
-    for value in graph.input:
+def _make_typical(inputs: Iterable[ValueInfoProto]) -> bool:
+    """Give free dims the assumed sizes, in place; whether there were any."""
+    found = False
+    for value in inputs:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if _is_free(dim):
+            if is_free(dim):
                 dim.dim_value = NEXT_SIZE_ASSUMED if axis else FIRST_SIZE_ASSUMED
-    for value in graph.output:
-        if value.type.WhichOneof("value") == "tensor_type":
-            value.type.tensor_type.ClearField("shape")
-
-
-def _is_free(dim: TensorShapeProto.Dimension) -> bool:
-    """Some exporters write -1 where others write a symbol or nothing."""
-    return dim.WhichOneof("value") != "dim_value" or dim.dim_value < 0
-
-
-def _dims(kind: TypeProto) -> tuple[int, ...] | None:
-    if kind.WhichOneof("value") != "tensor_type" or not kind.tensor_type.HasField("shape"):
-        return None
-    if any(map(_is_free, kind.tensor_type.shape.dim)):
-        return None
-    return tuple(dim.dim_value for dim in kind.tensor_type.shape.dim)
+                found = True
+    return found

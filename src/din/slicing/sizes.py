@@ -6,6 +6,7 @@ nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -16,7 +17,7 @@ from din.slicing.elements import tensor_bytes
 from din.slicing.functions import FunctionKey, called_by, functions_of
 from din.slicing.operators import Operator, OperatorGraph
 from din.slicing.shapes import Shapes
-from din.slicing.source import tensors_of_nodes
+from din.slicing.source import Held, held_within, tensors_of, unfolded
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,15 @@ class Sizes:
 
     def stored(self, name: str) -> int:
         """Bytes of an initialiser."""
-        return self.shapes.stored_bytes.get(name, 0)
+        return self.shapes.stored_bytes(name)
 
     def held(self, index: int) -> int:
         """Bytes that an operator itself brings: what a constant makes, what subgraphs store."""
         operator = self.graph.operators[index]
-        inner = sum(tensor_bytes(each) for each in tensors_of_nodes([operator.proto]))
+        inner = _stored_bytes(unfolded(operator.held))
         function = self.functions.get(called_by(operator.proto))
         if function is not None:
-            inner += sum(tensor_bytes(each) for each in tensors_of_nodes(function.node))
+            inner += _stored_bytes(held_within(function.node))
         if not operator.is_constant:
             return inner
         return max(inner, sum(self.shapes.estimate(name) for name in operator.writes))
@@ -53,16 +54,16 @@ class Sizes:
         """By dynamic operator: bytes of all values alive while it runs."""
         last: dict[str, int] = {}
         for each in self.graph.dynamic:
-            for name in (*each.reads, *each.writes):
-                last[name] = each.index
-        alive = sum(self.shapes.estimate(name) for name in self.graph.inputs if name in last)
+            last.update(dict.fromkeys((*each.reads, *each.writes), each.index))
+        nbytes = {name: self.shapes.estimate(name) for name in last.keys() - self.graph.fixed}
+        alive = sum(nbytes.get(name, 0) for name in self.graph.inputs)
         found: dict[int, int] = {}
         for each in self.graph.dynamic:
-            alive += sum(self.shapes.estimate(name) for name in each.writes)
+            alive += sum(nbytes[name] for name in each.writes)
             found[each.index] = alive
-            for name in {*each.reads, *each.writes}:
-                if last[name] == each.index and not self.graph.is_fixed(name):
-                    alive -= self.shapes.estimate(name)
+            for name in {*each.reads, *each.writes} & nbytes.keys():
+                if last[name] == each.index:
+                    alive -= nbytes[name]
         return found
 
     def peak(self, dynamic: list[Operator]) -> int:
@@ -72,7 +73,7 @@ class Sizes:
     def flops(self, operator: Operator) -> int:
         """Floating-point operations at typical sizes: exact for products, one per element else."""
         node = operator.proto
-        made = sum(prod(self.shapes.dims_typical.get(name, (0,))) for name in operator.writes)
+        made = sum(prod(self._known(name, (0,))) for name in operator.writes)
         match node.op_type:
             case "Conv" | "ConvInteger" | "QLinearConv":
                 weights = self._dims(node, 3 if node.op_type == "QLinearConv" else 1)
@@ -91,8 +92,15 @@ class Sizes:
                 return made
 
     def _dims(self, node: NodeProto, place: int) -> tuple[int, ...]:
-        name = node.input[place] if place < len(node.input) else ""
-        return self.shapes.dims_typical.get(name, ())
+        return self._known(node.input[place], ()) if place < len(node.input) else ()
+
+    def _known(self, name: str, otherwise: tuple[int, ...]) -> tuple[int, ...]:
+        dims = self.shapes.dims_typical(name)
+        return otherwise if dims is None else dims
+
+
+def _stored_bytes(nodes: Iterable[Held]) -> int:
+    return sum(map(tensor_bytes, tensors_of(nodes)))
 
 
 def sizes_of(model: ModelProto, graph: OperatorGraph, shapes: Shapes) -> Sizes:

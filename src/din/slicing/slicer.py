@@ -38,7 +38,7 @@ from din.slicing.points import places_of
 from din.slicing.rewrites import rewritten
 from din.slicing.shapes import Shapes, infer
 from din.slicing.sizes import Sizes, sizes_of
-from din.slicing.skeleton import skeleton_of
+from din.slicing.skeleton import Skeleton, skeleton_of
 from din.slicing.source import override_shapes, read_model, settle_inputs
 from din.slicing.table import cut_table
 from din.slicing.weights import Place, refer, references_in, settle_weights
@@ -91,15 +91,28 @@ def analyse(
     if isinstance(files, bytes):
         files = {MODEL_FILE: memoryview(files)}
     skeleton = skeleton_of(files[MODEL_FILE])
-    model = read_model(skeleton.data)
-    places = settle_weights(model, skeleton.weights, files)
+    return analyse_skeleton(skeleton, files, input_shapes, is_served=is_served, rewrite=rewrite)
+
+
+def analyse_skeleton(
+    skeleton: Skeleton,
+    files: Mapping[str, memoryview],
+    input_shapes: Mapping[str, tuple[int | str, ...]],
+    *,
+    is_served: bool = True,
+    rewrite: Sequence[Rewrite] = (),
+) -> Analysed:
+    """As `analyse`, of a model whose skeleton was taken already."""
+    contents = read_model(skeleton.data)
+    model = contents.model
+    places = settle_weights(contents, skeleton.weights, files)
     warnings: list[str] = []
     taken = settle_inputs(model)
     if taken:
         warnings.append(f"{taken} weights were graph inputs as well; they are fixed weights now")
     override_shapes(model, input_shapes)
     warnings.extend(rewritten(model, rewrite))
-    graph = read_operators(model)
+    graph = read_operators(contents)
     if is_served:
         _check_signature(graph)
     shapes = infer(model, graph)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from itertools import chain, islice
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
+from msgspec import Struct
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from din.errors import BadModel, BadStrategy, TooLarge
@@ -16,8 +18,8 @@ NODES_MAX: Final = 20_000
 
 DIM_MAX: Final = 2**31 - 1
 
-# Most attributes are numbers, and graphs are walked often. What is not of an attribute's type is
-# read by no engine; before types were written down, they were all 0.
+# What is not of an attribute's type is read by no engine; before types were written down, they were
+# all 0.
 _PLAIN: Final = frozenset(
     {
         AttributeProto.FLOAT,
@@ -28,10 +30,31 @@ _PLAIN: Final = frozenset(
         AttributeProto.STRINGS,
     }
 )
-_WITHOUT_GRAPH: Final = _PLAIN | {AttributeProto.TENSOR, AttributeProto.TENSORS}
 
 
-def read_model(data: bytes) -> ModelProto:
+class Held(Struct, frozen=True):
+    """A node, and what its attributes hold beside numbers and texts: the graphs are the branches of
+    If, the bodies of Loop and Scan."""
+
+    node: NodeProto
+    graphs: list[GraphProto]
+    tensors: list[TensorProto]
+    value: TensorProto | None
+    """Of a Constant: what it stands for, one of its tensors."""
+
+
+class Contents(NamedTuple):
+    """A model and what is in it, found in one walk: the library makes its objects anew each time
+    they are asked for."""
+
+    model: ModelProto
+    nodes: list[Held]
+    """Of the top graph."""
+    tensors: list[TensorProto]
+    """All that are stored anywhere in the model."""
+
+
+def read_model(data: bytes) -> Contents:
     """Parse a skeleton and check the outer form. Raises BadModel or TooLarge."""
     if not data:
         raise BadModel("the file is empty", hint="export or copy the model again")
@@ -44,7 +67,7 @@ def read_model(data: bytes) -> ModelProto:
             hint="compare its size and SHA256 with the original; DIN reads .onnx files only",
         ) from None
     _check_outer_form(model)
-    return model
+    return contents_of(model)
 
 
 def _check_outer_form(model: ModelProto) -> None:
@@ -61,36 +84,78 @@ def _check_outer_form(model: ModelProto) -> None:
         )
     if not model.graph.output:
         raise BadModel("the graph has no outputs", hint="export the model again with outputs")
-    count = sum(1 for _ in every_node(model))
-    if count > NODES_MAX:
+
+
+def contents_of(model: ModelProto) -> Contents:
+    """Walk over a model. Raises BadModel for a negative size, TooLarge for too many operators."""
+    tensors = [*model.graph.initializer]
+    for sparse in model.graph.sparse_initializer:
+        tensors += (sparse.values, sparse.indices)
+    nodes = [*islice(map(held_by, model.graph.node), NODES_MAX + 1)]
+    inner = [graph.node for held in nodes for graph in held.graphs]
+    inner += [function.node for function in model.functions]
+    every = [*nodes, *islice(chain.from_iterable(map(held_within, inner)), NODES_MAX)]
+    if len(every) > NODES_MAX:
         raise TooLarge(
-            f"the graph has {count} operators, more than {NODES_MAX}",
+            f"the graph has more than {NODES_MAX} operators",
             hint="simplify or split the model before registering it",
         )
-    for tensor in every_tensor(model):
-        if any(size < 0 for size in tensor.dims):
+    tensors += tensors_of(every)
+    for tensor in tensors:
+        if min(tensor.dims, default=0) < 0:
             raise BadModel(
                 f"the stored tensor {tensor.name!r} has shape {list(tensor.dims)}",
                 hint="sizes are 0 or more; export the model again",
             )
+    return Contents(model, nodes, tensors)
 
 
-def subgraphs_of(node: NodeProto) -> Iterator[GraphProto]:
-    """Graphs in a node's attributes: the branches of If, the bodies of Loop and Scan."""
+def held_by(node: NodeProto) -> Held:
+    """What one node holds; its subgraphs are not entered."""
+    graphs: list[GraphProto] = []
+    tensors: list[TensorProto] = []
+    value: TensorProto | None = None
     for attribute in node.attribute:
-        if attribute.type in _WITHOUT_GRAPH:
+        kind = attribute.type
+        if kind in _PLAIN:
             continue
-        if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
+        if attribute.HasField("t"):
+            tensors.append(attribute.t)
+            if value is None and attribute.name == "value" and _is_constant(node):
+                value = tensors[-1]
+        if kind == AttributeProto.TENSOR:
+            continue
+        tensors += attribute.tensors
+        for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+            tensors += (sparse.values, sparse.indices)
+        if kind == AttributeProto.TENSORS:
+            continue
+        if kind == AttributeProto.GRAPH or attribute.HasField("g"):
+            graphs.append(attribute.g)
+        graphs += attribute.graphs
+    return Held(node, graphs, tensors, value)
+
+
+def _is_constant(node: NodeProto) -> bool:
+    return node.op_type == "Constant" and node.domain in ("", "ai.onnx")
+
+
+def held_within(nodes: Iterable[NodeProto]) -> Iterator[Held]:
+    """These nodes and all nodes of their subgraphs, however deep."""
+    for node in nodes:
+        yield from unfolded(held_by(node))
+
+
+def unfolded(held: Held) -> Iterator[Held]:
+    """A node and all nodes of its subgraphs, however deep."""
+    yield held
+    for graph in held.graphs:
+        yield from held_within(graph.node)
 
 
 def nodes_within(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """These nodes and all nodes of their subgraphs, however deep."""
-    for node in nodes:
-        yield node
-        for graph in subgraphs_of(node):
-            yield from nodes_within(graph.node)
+    return (held.node for held in held_within(nodes))
 
 
 def every_node(model: ModelProto) -> Iterator[NodeProto]:
@@ -100,31 +165,12 @@ def every_node(model: ModelProto) -> Iterator[NodeProto]:
         yield from nodes_within(function.node)
 
 
-def tensors_of_nodes(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
-    """Tensors stored in attributes and in subgraphs of these nodes."""
-    for node in nodes_within(nodes):
-        for attribute in node.attribute:
-            if attribute.type in _PLAIN:
-                continue
-            if attribute.HasField("t"):
-                yield attribute.t
-            if attribute.type == AttributeProto.TENSOR:
-                continue
-            yield from attribute.tensors
-            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-                yield from (sparse.values, sparse.indices)
-        for graph in subgraphs_of(node):
+def tensors_of(nodes: Iterable[Held]) -> Iterator[TensorProto]:
+    """Tensors stored in the attributes of these nodes, and initialisers of their graphs."""
+    for held in nodes:
+        yield from held.tensors
+        for graph in held.graphs:
             yield from graph.initializer
-
-
-def every_tensor(model: ModelProto) -> Iterator[TensorProto]:
-    """All stored tensors of a model."""
-    yield from model.graph.initializer
-    for sparse in model.graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    yield from tensors_of_nodes(model.graph.node)
-    for function in model.functions:
-        yield from tensors_of_nodes(function.node)
 
 
 def stored_names(graph: GraphProto) -> set[str]:

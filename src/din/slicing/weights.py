@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, TensorProto
 
 from din.domain.model import MODEL_FILE
 from din.errors import BadModel, TooLarge
 from din.slicing.elements import exact_bytes
 from din.slicing.nearest import listed
 from din.slicing.skeleton import REFERENCE_KEY, SKELETON_BYTES_MAX, WEIGHT_BYTES_KEPT, Span
-from din.slicing.source import every_tensor
+from din.slicing.source import Contents, held_by
 
 _DIGITS_MAX: Final = 18
 
@@ -30,19 +30,20 @@ class Place(NamedTuple):
 
 
 def settle_weights(
-    model: ModelProto, spans: Sequence[Span], files: Mapping[str, memoryview]
+    found: Contents, spans: Sequence[Span], files: Mapping[str, memoryview]
 ) -> tuple[Place, ...]:
-    """The places that the model's references count into, in place and in one order wherever the
+    """The places that a model's references count into, in place and in one order wherever the
     weights came from. `spans`: what its skeleton left in the model's file.
 
     Raises BadModel for weights that do not fit their tensor or their file, TooLarge.
     """
     given = _Given(spans, files)
-    # Kept alive: the library makes these objects as they are asked for.
-    hosts = {id(tensor): tensor for tensor in _hosts(model.graph)}
+    # The library makes these objects as they are asked for, and keeps to those that are alive.
+    hosts = set(map(id, found.model.graph.initializer))
+    hosts.update(id(held.value) for held in found.nodes if held.value is not None)
     places: list[Place] = []
     read = 0
-    for tensor in every_tensor(model):
+    for tensor in found.tensors:
         place = given.place_of(tensor)
         if place is None:
             continue
@@ -92,23 +93,8 @@ def _hosts(graph: GraphProto) -> Iterator[TensorProto]:
     """Tensors that engines find outside of the model: initialisers, and values of Constants."""
     yield from graph.initializer
     for node in graph.node:
-        value = _constant_value(node)
-        if value is not None:
+        if node.op_type == "Constant" and (value := held_by(node).value) is not None:
             yield value
-
-
-def constant_elsewhere(node: NodeProto) -> TensorProto | None:
-    """The value of a Constant of which the bytes are elsewhere."""
-    value = _constant_value(node)
-    return value if value is not None and value.external_data else None
-
-
-def _constant_value(node: NodeProto) -> TensorProto | None:
-    if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
-        for attribute in node.attribute:
-            if attribute.name == "value" and attribute.HasField("t"):
-                return attribute.t
-    return None
 
 
 class _Given:
@@ -120,13 +106,13 @@ class _Given:
 
     def place_of(self, tensor: TensorProto) -> Place | None:
         """Where a tensor's bytes are; None = in the tensor. Raises BadModel."""
+        if not tensor.external_data and tensor.data_location != TensorProto.EXTERNAL:
+            return None
         entries = {each.key: each.value for each in tensor.external_data}
         if REFERENCE_KEY in entries:
             place = self._own(entries[REFERENCE_KEY])
-        elif entries or tensor.data_location == TensorProto.EXTERNAL:
-            place = self._beside(tensor, entries)
         else:
-            return None
+            place = self._beside(tensor, entries)
         wanted = exact_bytes(tensor)
         if wanted is not None and wanted != place.nbytes:
             raise BadModel(
