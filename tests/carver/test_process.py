@@ -150,6 +150,19 @@ def test_limits_are_set_before_the_model_is_read(model, tmp_path):
     assert 0 < seconds <= 240
 
 
+def test_it_ends_with_whoever_started_it():
+    program = (
+        "import ctypes, sys\n"
+        "from din.carver.__main__ import main\n"
+        "main()\n"
+        "found = ctypes.c_int()\n"
+        "ctypes.CDLL(None).prctl(2, ctypes.byref(found))\n"
+        "print(found.value, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], input=b"", capture_output=True)
+    assert done.stderr.split()[-1] == b"9"
+
+
 def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
     def full(_handle: int) -> None:
         raise OSError(28, "No space left on device")

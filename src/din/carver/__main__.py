@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from din.carver.carve import answer, read_request
+from din.carver.confine import end_with_parent
 from din.domain.views import ErrorView
 from din.errors import DinError, Internal, TooLarge
 from din.system.privacy import hide
@@ -27,6 +28,7 @@ REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
 def main() -> int:
     """Answer one request; the exit code."""
     gc.disable()  # it ends soon, and walking over a graph's many objects again and again costs most
+    end_with_parent()
     hide()
     answer_to = os.dup(1)
     os.dup2(2, 1)

@@ -10,6 +10,7 @@ from typing import Final
 
 from din.errors import TooLarge
 from din.slicing.skeleton import SKELETON_BYTES_MAX
+from din.system.privacy import prctl
 
 ADDRESS_BYTES_BASE: Final = 2 * 1024**3
 """Interpreter, libraries and their threads' stacks; address space, of which little is resident."""
@@ -19,6 +20,14 @@ COPIES_MAX: Final = 6
 
 CPU_SECONDS_MAX: Final = 240
 CPU_SECONDS_GRACE: Final = 10
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def end_with_parent() -> None:
+    """Be killed when whoever started this process dies: nobody would read the answer, and a model
+    may keep it busy for minutes. Raises OSError."""
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def confine(model_bytes: int, mapped_bytes: int) -> None:
