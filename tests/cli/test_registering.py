@@ -115,8 +115,13 @@ def test_the_seeds_file_becomes_an_order(tmp_path: Path) -> None:
     [
         ('"model_id"', '"modelid"', "unknown key 'modelid'", "did you mean 'model_id'?"),
         ('"partition_points"', '"partition_point"', "'slicing_strategy.partition_point'", "points"),
-        ('"device_type"', '"devicetype"', "'slicing_strategy.slices.devicetype'", "device_type"),
-        ('"workers": 2', '"workers": "two"', "workers is 'two': expected `int`, got `str`", ""),
+        ('"device_type"', '"devicetype"', "'slicing_strategy.slices[0].devicetype'", "device_type"),
+        (
+            '"workers": 2',
+            '"workers": "two"',
+            "workers is 'two': expected a whole number",
+            "",
+        ),
         ('"model_id": "yolov5s-2025-qat",', "", "key 'model_id' is missing", "at least"),
         ('"graph_partition"', '"by_magic"', "type is 'by_magic'", "graph_partition"),
         ("{}, {},", "{}, {}, {},", "4 slices are described, but 2 partition points make 3", "{}"),

@@ -14,8 +14,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from din.cli.file_form import ModelFile
 from din.cli.jsonc import read_jsonc
-from din.cli.model_file import ModelFile, check_model_file, read_model_file
+from din.cli.model_file import check_model_file, read_model_file
 from din.cli.strategy import schema_of_files
 from din.domain.strategy import RangeSetting, SliceSetting, Strategy
 from din.domain.views import PlanSlices, RegisterModel
@@ -93,7 +94,7 @@ def test_every_value_and_key_has_its_line_and_column() -> None:
     ("text", "says"),
     [
         ('{"a": 1 "b": 2}', "f:1:9: ',' or '}' is missing before '\"'"),
-        ("[1,\n 2", "f:2:3: ',' or ']' is missing before 'the end of the file'"),
+        ("[1,\n 2", "f:2:3: ',' or ']' is missing before the end of the file"),
         ("[,]", "f:1:2: a value is missing before ','"),
         ('{"a" 1}', "f:1:6: ':' after 'a' is missing before '1'"),
         ("{\n a: 1}", "f:2:2: a name in double quotes is missing before 'a'"),
@@ -117,15 +118,20 @@ def test_what_is_no_json_is_named_with_line_and_column(text: str, says: str) -> 
 
 WRONG = [
     ('"partition_points"', '"partition_point"', '"partition_point"', "unknown key"),
-    ("true", '"yes"', '"yes"', "ranges.0.sensitive is 'yes': expected `bool`, got `str`"),
-    ('"name": "neck"', '"title": "neck"', '"title"', "unknown key 'slicing_strategy.slices.title'"),
-    ('["edge-1"]', "[7]", "7]", "slices.1.nodes.0 is 7: expected `str`, got `int`"),
+    ("true", '"yes"', '"yes"', "ranges[0].sensitive is 'yes': expected true or false, got text"),
+    (
+        '"name": "neck"',
+        '"title": "neck"',
+        '"title"',
+        "unknown key 'slicing_strategy.slices[1].title'",
+    ),
+    ('["edge-1"]', "[7]", "7]", "slices[1].nodes[0] is 7: expected text, got a whole"),
     ('{"range": "model.0:model.1", ', "{", '{"sensitive"', "key 'range' is missing"),
     ('"partition_points": [', '"type": "x", "y": [', '"y"', "unknown key 'slicing_strategy.y'"),
     ('"partition_points"', '"type": "magic", "partition_points"', '"magic"', "type is 'magic'"),
     ('"partition_points"', '"private": "x", "partition_points"', '"x"', "private is 'x'"),
-    ('"yolo"', '""', '""', "model_id is '': expected `str` of length >= 1"),
-    ('"model_id"', '"workers": 0, "model_id"', "0,", "workers is 0: expected `int` >= 1"),
+    ('"yolo"', '""', '""', "model_id is '': expected text of length >= 1"),
+    ('"model_id"', '"workers": 0, "model_id"', "0,", "workers is 0: expected a whole number >= 1"),
     ('"model_id"', '"inputs": {"a": [1], "b": 5}, "model_id"', "5}", "inputs.b is 5: expected"),
     ('"neck"', '"backbone"', '"backbone", "nodes"', "two slices are called 'backbone'"),
     ('"neck"', '""', '"", "nodes"', "'' can be no name"),
@@ -171,6 +177,68 @@ def test_several_mistakes_are_told_at_once(run: Run, folder: Path) -> None:
     assert "did you mean 'ranges'?" in told.stderr
 
 
+def test_everything_that_is_wrong_in_form_is_told_and_the_rest_keeps_its_numbers(
+    folder: Path,
+) -> None:
+    text = """{"model_id": 5, "replicas": "two", "inputs": {"a": [1, true], "b": 5},
+ "slicing_strategy": {"type": "Auto", "partition_points": [1, "model.9", 2], "typ": 1,
+  "slices": [5, {"name": 7, "labels": {"a": 1}}], "ranges": [{"nodes": [1]}, 3]}}"""
+    found = check_model_file(written(folder, text)).findings
+    assert sorted(each.message.partition(": ")[0] for each in found) == [
+        "inputs.a[1] is true",
+        "inputs.b is 5",
+        "key 'onnx_path' is missing",
+        "key 'range' is missing",
+        "model_id is 5",
+        "replicas is 'two'",
+        "slicing_strategy.partition_points[0] is 1",
+        "slicing_strategy.partition_points[2] is 2",
+        "slicing_strategy.ranges[0].nodes[0] is 1",
+        "slicing_strategy.ranges[1] is 3",
+        "slicing_strategy.slices[0] is 5",
+        "slicing_strategy.slices[1].labels.a is 1",
+        "slicing_strategy.slices[1].name is 7",
+        "slicing_strategy.type is 'Auto'",
+        "unknown key 'slicing_strategy.typ'",
+    ]
+    with pytest.raises(UsageError) as caught:
+        read_model_file(folder / "m.json")
+    assert f"14 more, see din strategy check {folder / 'm.json'}" in caught.value.hint
+
+
+def test_what_the_gateway_would_refuse_of_adapters_options_and_batches_is_told_with_its_line(
+    run: Run, folder: Path
+) -> None:
+    head = '{"model_id": "m", "onnx_path": "yolov5s.onnx",\n '
+    cases = {
+        '"before": {"name": "imge"}}': '"imge"',
+        '"after": {"name": "classify", "topk": 2}}': "2}",
+        '"backend_options": {"optimization": "off"}}': '"off"',
+        '"slicing_strategy": {"type": "input_tiles", "rows_max": 2}}': '"input_tiles"',
+    }
+    for tail, snippet in cases.items():
+        text = head + tail
+        path = written(folder, text)
+        told = run("strategy", "check", str(path))
+        assert told.exit_code == 2
+        assert told.stdout.startswith(f"{place_in(text, path, snippet)}: "), told.stdout
+
+
+def test_a_hash_is_told_how_comments_begin() -> None:
+    with pytest.raises(UsageError) as caught:
+        read_jsonc('{\n # no\n "a": 1}', "f")
+    assert caught.value.message.startswith("f:2:2: ")
+    assert "comments begin with //" in caught.value.hint
+
+
+def test_a_model_in_the_place_of_a_file_is_told_so(run: Run, folder: Path) -> None:
+    path = folder / "yolov5s.onnx"
+    path.write_bytes(b"\x08\xff\xfe")
+    told = run("strategy", "check", str(path))
+    assert told.exit_code == 2
+    assert f"hint: it is a model: din model register {path}" in told.stderr
+
+
 # The seeds' own file.
 
 
@@ -191,6 +259,8 @@ def test_the_seeds_file_is_told_what_it_leaves_unmapped_and_where(run: Run, fold
     ("old", "new", "snippet", "says"),
     [
         ('"model.13"]', '"model.133"]', '"model.133"', "'model.133' is neither a node"),
+        ('["model.10", "model.13"]', '["model.99", "model.133"]', '"model.99"',
+         "'model.99', 'model.133' are neither nodes"),
         ('"model.13"]', '"model.10"]', '"model.10", "model.10"', "cut at the same place"),
         ('"model.0:model.9"', '"model.0:model.99"', '"tensorrt"', "begins with 'model.99'"),
         ('"model.10:model.13"', '"model.9:model.24"', '"tensorrt"', "is in two backend ranges"),

@@ -43,6 +43,9 @@ class Document:
         self._spots = spots
         self._lines = _line_starts(text)
 
+    def __contains__(self, path: Path) -> bool:
+        return path in self._spots
+
     def at(self, path: Path, *, is_key: bool = False) -> str:
         """`file:line:column` of a value or its key; of what is around it when it is not there."""
         while path not in self._spots:
@@ -188,7 +191,9 @@ class _Reader:
 
     def _unexpected(self, wanted: str) -> _Wrong:
         seen = self._text[self._at : self._at + 1]
-        return _Wrong(self._at, f"{wanted} is missing before {seen or 'the end of the file'!r}")
+        before = repr(seen) if seen else "the end of the file"
+        hint = "comments begin with // or stand between /* and */" if seen == "#" else _FORM
+        return _Wrong(self._at, f"{wanted} is missing before {before}", hint)
 
 
 def _number(found: re.Match[str], start: int) -> int | float:

@@ -18,8 +18,9 @@ from din.domain.model import CarveAnswer, CarveRequest, ExternalFile, Partition
 from din.domain.strategy import Strategy
 from din.domain.views import ErrorView
 from din.errors import DeadlineExceeded, DinError, Internal, NotFound, error_of_code
-from din.gateway.partition import build_partition, marked_private
+from din.gateway.partition import build_partition, check_options, marked_private
 from din.gateway.record import adapter_of
+from din.gateway.tiles import tiles_of
 
 CARVE_SECONDS_MAX: Final = 300
 
@@ -81,9 +82,12 @@ def _beside(path: Path) -> dict[str, ExternalFile]:
 
 
 def partition_here(registration: Registration, carved: CarveAnswer) -> Partition:
-    """With adapters, and with what `private` asks, as the gateway makes it. Raises UsageError."""
+    """With adapters, and with what `private` asks, as the gateway makes it: all that it refuses
+    without looking at nodes is refused here. Raises UsageError."""
     order = registration.order
     try:
+        check_options(order.backend_options, carved)
+        tiles_of(order.slicing_strategy, carved)
         before, after = adapter_of(order.before, "before"), adapter_of(order.after, "after")
         partition = build_partition(carved, before, after)
     except DinError as error:

@@ -11,17 +11,11 @@ from msgspec import Struct
 
 from din.cli.asking import ask
 from din.cli.display import UNKNOWN, Column, byte_count, mebibytes, show_document, show_table
+from din.cli.file_form import Finding, ModelFile
 from din.cli.frame import Command, gateway_option, output_option, say
 from din.cli.local_carver import carve_here, partition_here
 from din.cli.model import choice_lines, show_slices
-from din.cli.model_file import (
-    Finding,
-    ModelFile,
-    Registration,
-    check_model_file,
-    finding_of,
-    read_model_file,
-)
+from din.cli.model_file import Registration, check_model_file, finding_of, read_model_file
 from din.cli.plan import explain_plan
 from din.cli.progress import Progress
 from din.client.client import decode_answer

@@ -12,7 +12,6 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from din.artifacts.files import ArtifactFolder
-from din.backends.options import check_backend_options
 from din.domain.encoding import Encoding
 from din.domain.model import AdapterSpec, CarveAnswer, CarveRequest, ModelManifest, Partition
 from din.domain.profile import Verification
@@ -21,7 +20,7 @@ from din.errors import Internal
 from din.gateway.carving import Carving
 from din.gateway.cutting import Choice, Choosing, choice_for, choice_of
 from din.gateway.encoding import Carve, Encoded
-from din.gateway.partition import build_partition, marked_private
+from din.gateway.partition import build_partition, check_options, marked_private
 from din.gateway.record import ModelRecord, adapter_of, manifest_of, notes_of, sources_of
 from din.gateway.tiles import tiles_of
 from din.gateway.verification import UNKNOWN, Subject, faults_of
@@ -83,7 +82,7 @@ class Builder:
         carved = await self.carve(order, choice.assignment, is_encrypted=is_encrypted)
         made = artifacts_in(carved)
         try:
-            _check_options(order, carved)
+            check_options(order.backend_options, carved)
             tiles = tiles_of(order.slicing_strategy, carved)
             partition = _partition(order, carved, before, after)
             subject = _subject(order, carved, partition, tenant, is_encrypted=is_encrypted)
@@ -173,11 +172,6 @@ class Builder:
             order.external,
             is_sealed=is_encrypted,
         )
-
-
-def _check_options(order: RegisterModel, carved: CarveAnswer) -> None:
-    for backend in {part.backend for part in carved.slices}:
-        check_backend_options(backend, order.backend_options)
 
 
 def artifacts_in(carved: CarveAnswer) -> set[str]:

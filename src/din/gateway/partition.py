@@ -8,10 +8,12 @@ like any slice; the raw edges of /v2 leave them out. Pure.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 import msgspec
 
 from din.adapters.catalogue import Specs, after_specs, before_specs, memory_mib
+from din.backends.options import check_backend_options
 from din.domain.model import (
     CONTEXT_TENSOR,
     GATEWAY,
@@ -135,3 +137,9 @@ def _join_context(
             hint='add for example "before": {"name": "image"} to the configuration',
         )
     edges.append(Edge(CONTEXT_TENSOR, first_index, (last_index,)))
+
+
+def check_options(options: Mapping[str, str], carved: CarveAnswer) -> None:
+    """Whether the backend of every slice knows these options. Raises UsageError."""
+    for backend in {part.backend for part in carved.slices}:
+        check_backend_options(backend, options)

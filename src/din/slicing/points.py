@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Final
 
 from din.errors import BadStrategy
 from din.slicing.nearest import listed, nearest
 from din.slicing.operators import Operator, OperatorGraph
+
+UNKNOWN_HINTED_MAX: Final = 3
+"""Unknown points of which the nearest names are told."""
 
 
 def slices_by_points(graph: OperatorGraph, points: Sequence[str]) -> dict[int, int]:
@@ -16,6 +20,7 @@ def slices_by_points(graph: OperatorGraph, points: Sequence[str]) -> dict[int, i
 
     Raises BadStrategy for an unknown, ambiguous, constant or doubled point and for empty slices.
     """
+    _check_known(graph, points)
     ends: dict[int, str] = {}
     for point in points:
         index = locate(graph, point)
@@ -71,7 +76,7 @@ def locate(graph: OperatorGraph, point: str) -> int:
         )
     index = named if named is not None else written
     if index is None:
-        raise _unknown(graph, point)
+        raise _stored(graph, point)
     if graph.operators[index].is_constant:
         raise BadStrategy(
             f"partition point {point!r} is computed from constants alone, nothing ends there",
@@ -81,18 +86,32 @@ def locate(graph: OperatorGraph, point: str) -> int:
     return index
 
 
-def _unknown(graph: OperatorGraph, point: str) -> BadStrategy:
-    if point in graph.inputs or point in graph.stored:
-        what = "an input" if point in graph.inputs else "a weight"
-        return BadStrategy(
-            f"partition point {point!r} is {what} of the model, no operator's output",
-            hint="name a node or an output tensor of a node",
-        )
-    names = [name for each in graph.dynamic for name in (each.name, *each.writes)]
+def _check_known(graph: OperatorGraph, points: Sequence[str]) -> None:
+    """Say of all points at once which ones the graph does not know. Raises BadStrategy."""
+    names = {each.name for each in graph.operators} | graph.duplicates
+    known = names | graph.producer.keys() | graph.stored | set(graph.inputs)
+    unknown = [point for point in dict.fromkeys(points) if point not in known]
+    if not unknown:
+        return
+    offered = [name for each in graph.dynamic for name in (each.name, *each.writes)]
+    if len(unknown) == 1:
+        what = f"partition point {unknown[0]!r} is neither a node nor an output tensor"
+        near = nearest(unknown[0], offered)
+    else:
+        what = f"partition points {listed(unknown)} are neither nodes nor output tensors"
+        shown = unknown[:UNKNOWN_HINTED_MAX]
+        near = "; ".join(f"to {point!r}: {nearest(point, offered)}" for point in shown)
+    raise BadStrategy(
+        f"{what} of the graph",
+        hint=f"the nearest names are {near}; operators inside If or Loop cannot end a slice",
+    )
+
+
+def _stored(graph: OperatorGraph, point: str) -> BadStrategy:
+    what = "an input" if point in graph.inputs else "a weight"
     return BadStrategy(
-        f"partition point {point!r} is neither a node nor an output tensor of the graph",
-        hint=f"the nearest names are {nearest(point, names)}; operators inside If or Loop "
-        "cannot end a slice",
+        f"partition point {point!r} is {what} of the model, no operator's output",
+        hint="name a node or an output tensor of a node",
     )
 
 
