@@ -129,6 +129,7 @@ def test_bytes_that_are_not_the_announced_ones_are_given_up(tmp_path: Path, wron
 
 
 def test_a_full_disk_is_told_in_bytes_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """T59."""
     server = Server(DATA)
     server.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with pytest.raises(Unavailable, match="1024 bytes are needed"):

@@ -73,11 +73,13 @@ def test_the_two_zeros_differ_in_a_bit_and_by_nothing() -> None:
         (0.0, 9e-7, True),
         (0.0, 2e-6, False),
         (8e-6, 8.18e-6, True),
+        (0.56431, 0.56433, True),
     ],
 )
 def test_the_tolerance_is_relative_with_an_absolute_floor(
     whole: float, sliced: float, is_within: bool
 ) -> None:
+    """T41: machines of two kinds differ in the fifth digit of a float, and both are right."""
     found = between(floats(whole, 1), floats(sliced, 1))
     assert found.is_within is is_within
     assert found.max_relative is not None

@@ -133,6 +133,7 @@ def test_weights_pass_through_the_carver_and_stay_nowhere_in_it(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_over_two_gigabytes_cost_no_more_memory(tmp_path: Path) -> None:
+    """T27."""
     check_large(tmp_path, layers=12, mib=200, memory_mib=250)
 
 

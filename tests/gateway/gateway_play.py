@@ -225,7 +225,7 @@ class FakeNode:
             name=self.name,
             device_type=self.more.get("device_type", "x86_64"),
             cpu_model="cpu",
-            cpu_isa=("avx2",),
+            cpu_isa=self.more.get("cpu_isa", ("avx2",)),
             cpu_cores=2.0,
             memory_mib=self.memory_mib,
             backends=("onnxruntime", "adapter"),

@@ -13,6 +13,7 @@ from gateway_play import LOAD_S, FakeNode, GatewayPlay
 from stories import perform
 
 from din.discovery.schedule import FLEET
+from din.domain.support import Need, Needs
 from din.errors import BadModel, CannotPlace, ExecutionFailed
 from din.gateway.deployer import PREPARE_MS_MAX
 from din.gateway.holding import RETRY_AFTER_MS
@@ -341,6 +342,40 @@ def test_a_killed_node_is_suspect_at_once_and_its_slices_get_a_new_home_then(run
         await asyncio.sleep(LOST_S + 1)
         assert play.service.inspect_node(holder.name).status == "lost"
         assert play.gateway.promised_mib(holder.node_id) == 0
+
+    run(story)
+
+
+def test_a_node_where_integers_come_out_otherwise_takes_over_and_is_never_mixed_in(run):
+    """T40: which replica answers must not decide what the answer is."""
+
+    async def story(play: GatewayPlay) -> None:
+        needs = Needs(17, 9, (Need("QLinearConv", 10, "conv"),))
+        first, other = play.add(cpu_isa=("avx2",)), play.add(cpu_isa=("avx2", "avx512_vnni"))
+        await play.register(chain_of(1, needs=needs), replicas=2)
+        await play.until_ready()
+        await asyncio.sleep(15)
+        (holder,) = (node for node in (first, other) if node.held)
+        spare = other if holder is first else first
+        assert play.holders() == {holder.name}, "no second replica of another kind"
+        holder.beat()
+        holder.is_mute = True
+        await asyncio.sleep(FLEET.suspect_after_ms / 1000 + 0.5)
+        await play.until_ready()
+        assert play.holders() == {spare.name}
+        holder.is_mute = False
+        holder.beat()
+        await asyncio.sleep(1)
+        assert play.service.inspect_node(holder.name).status == "ready"
+        assert holder.held
+        assert play.holders() == {spare.name}, "it returned and is in reserve"
+        (part,) = play.service.inspect_model("faces").slices
+        (told,) = (each for each in part.replicas if each.node == holder.name)
+        assert told.state == "ready"
+        assert f"than on {spare.name}, which serves" in told.reason
+        spare.kill()
+        await asyncio.sleep(0.05)
+        assert play.holders() == {holder.name}
 
     run(story)
 

@@ -22,6 +22,7 @@ def node(
     status: str = "ready",
     health_score: float = 1.0,
     reserved_mib: int = 0,
+    cpu_isa: tuple[str, ...] = (),
 ) -> FleetNode:
     return FleetNode(
         profile=NodeProfile(
@@ -30,7 +31,7 @@ def node(
             name=f"n{number}",
             device_type=device_type,
             cpu_model="any",
-            cpu_isa=(),
+            cpu_isa=cpu_isa,
             cpu_cores=2,
             memory_mib=memory_mib,
             backends=backends,

@@ -36,7 +36,7 @@ def refusal(part_, fleet) -> CannotPlace:
 
 
 def test_a_resize_that_cann_lacks_is_refused_with_node_operator_attribute_and_backends():
-    """T33: on every node with that backend, and who could is named."""
+    """T33. T33: on every node with that backend, and who could is named."""
     wanted = part(0, backend="cann", needs=RESIZE)
     cpu = with_versions(node(2), onnxruntime="1.32.0")
     error = refusal(wanted, [npu(1), cpu])
@@ -73,7 +73,7 @@ def test_a_backend_that_nobody_knows_is_tried_and_said_to_be_unknown():
 
 
 def test_an_engine_that_is_older_than_the_file_gets_no_slice_and_a_newer_one_does():
-    """T34."""
+    """T34. T34."""
     older, newer = next(iter(RELEASES)), list(RELEASES)[-1]
     opset = RELEASES[newer][1]
     assert RELEASES[older][1] < opset

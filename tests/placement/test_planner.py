@@ -7,6 +7,7 @@ from placement_fleet import chain, names, node, part
 
 from din.domain.model import GATEWAY, Edge
 from din.domain.node import NodeId
+from din.domain.support import Need, Needs
 from din.errors import CannotPlace, NotFound
 from din.placement.compare import compare_split
 from din.placement.explain import explain
@@ -370,3 +371,45 @@ def test_what_was_not_measured_has_no_figure_and_no_verdict():
     half = split_on_two_nodes({("s0", node_id(1)): 1.0, ("s1", node_id(2)): 1.0})
     assert half.split_ms is not None
     assert (half.whole_ms, half.is_split_refused) == (None, None)
+
+
+# Integers.
+
+QUANTISED = Needs(17, 9, (Need("QLinearConv", 10, "conv"),))
+AVX2, VNNI = ("avx2",), ("avx2", "avx512_vnni")
+
+
+def mixed_fleet():
+    """The node with the other instruction sets has the least to do."""
+    return [
+        node(1, cpu_isa=VNNI, cpu=20), node(2, cpu_isa=AVX2, cpu=0), node(3, cpu_isa=VNNI, cpu=50),
+    ]  # fmt: skip
+
+
+def test_replicas_of_a_slice_of_integers_are_only_where_these_come_out_alike():
+    """T40."""
+    kept = {0: (node_id(1),)}
+    plan = plan_deployment(
+        [part(0, needs=QUANTISED)], (), mixed_fleet(), random=Random(1), replicas=3, existing=kept
+    )
+    assert names(plan.placements) == ["n1", "n3"]
+    floats = plan_deployment([part(0)], (), mixed_fleet(), random=Random(1), replicas=3,
+                             existing=kept)  # fmt: skip
+    assert sorted(names(floats.placements)) == ["n1", "n2", "n3"]
+
+
+def test_a_first_and_a_second_replica_that_are_placed_together_are_alike():
+    """T40."""
+    plan = plan_deployment(
+        [part(0, needs=QUANTISED)], (), mixed_fleet(), random=Random(1), replicas=2
+    )
+    assert names(plan.placements) == ["n2"]
+
+
+def test_a_slice_of_integers_leaves_a_drained_node_for_any_that_can_take_it():
+    fleet = mixed_fleet()[:2]
+    plan = plan_deployment(
+        [part(0, needs=QUANTISED)], (), fleet, random=Random(1),
+        existing={0: (node_id(1),)}, leaving=(node_id(1),),
+    )  # fmt: skip
+    assert names(plan.placements) == ["n1", "n2"]

@@ -13,6 +13,7 @@ from din.bench.carved import carved
 from din.domain.encoding import Encoding
 from din.domain.kernels import KERNELS, RELEASES
 from din.domain.model import CarveRequest
+from din.domain.numerics import computes_in_integers
 from din.domain.strategy import Strategy
 from din.domain.support import OPEN, Engine, Need, _kernels, _takes, lacks, told
 from din.errors import BadStrategy
@@ -177,6 +178,7 @@ FORESEEN_MIN = 90
 
 
 def test_a_resize_is_rewritten_only_when_the_strategy_says_so(resizing):
+    """T33."""
     model = resizing(mode="linear")
     plain = cut(model)
     changed = cut(model, rewrite=(REWRITE,))
@@ -242,6 +244,8 @@ def test_what_encodes_and_decodes_is_asked_of_the_backends_on_both_sides(
     assert read_by in by_operator(second)
     assert by_operator(first)[made_by].node.endswith(made_by)
     assert list(lacks(first, HERE)) == list(lacks(second, HERE)) == []
+    assert not computes_in_integers(first)
+    assert not computes_in_integers(second)
     old = Engine("tensorrt", "8.4")
     said = [told(each) for needs in (first, second) for each in lacks(needs, old)]
     assert len(said) == (2 if kind == "uint8" else 0)

@@ -7,10 +7,12 @@ import pytest
 from onnx import helper
 
 from din.bench.composed import Composed, engine
+from din.domain.numerics import computes_in_integers
 from din.errors import BadStrategy
 from din.placement.boundaries import blocks_of
 from din.placement.boundaries import boundaries_of as placement_boundaries
 from din.slicing.cutting import boundaries_of, slices_by_memory
+from din.slicing.needs import needs_of
 from din.slicing.slicer import analyse
 from din.slicing.table import cut_table
 
@@ -51,6 +53,16 @@ def test_cuts_by_memory_carry_integers_and_change_no_bit_of_optimised_kernels(bu
     crossing = {edge.tensor for edge in composed.edges if edge.producer >= 0} - {"y"}
     assert crossing == {f"q{number}" for number in range(1, units)}
     assert composed.run(X)["y"].tobytes() == engine(data, "all").run(None, X)[0].tobytes()
+
+
+def test_what_it_asks_of_a_backend_says_that_it_computes_in_integers(build):
+    """T40: its replicas are held to one kind of processor by that."""
+    model = quantised(build, 2)
+    found = analyse(model.SerializeToString(), {})
+    assert computes_in_integers(needs_of(model, found.graph.dynamic, 17))
+    floats = build([node("Relu", ["x"], ["y"])], ["x:FLOAT:2"], ["y:FLOAT:2"])
+    found = analyse(floats.SerializeToString(), {})
+    assert not computes_in_integers(needs_of(floats, found.graph.dynamic, 17))
 
 
 def test_every_boundary_inside_a_quantised_unit_is_closed(build):

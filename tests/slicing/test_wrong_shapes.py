@@ -63,7 +63,7 @@ def test_what_cannot_be_inferred_has_the_declared_type_and_any_shape(bench, buil
 
 
 def test_one_symbol_for_two_sizes_is_refused_at_the_door_with_both(bench, build):
-    """The exporter wrote N for two dims that differ; `inputs` of the strategy frees them."""
+    """T32. The exporter wrote N for two dims that differ; `inputs` of the strategy frees them."""
     made = model(build, None, taken="N,N", given="N,N")
     (spec,) = bench.cut(made, "first").answer.inputs
     meta = TensorMeta("x", "FP32", (2, 3), 24)

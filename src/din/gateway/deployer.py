@@ -191,7 +191,7 @@ class Deployer:
             ready = holding.ready_on(node_id)
             for index in holding.indexes_on(node_id):
                 if index in ready:
-                    holding.serving.add(index, node_id, is_local=self._is_local(node_id))
+                    self._serve(holding, index, node_id)
                 else:
                     # It may have been silent while it was asked: asking twice is harmless.
                     self._prepare(holding, index, node_id)
@@ -209,7 +209,7 @@ class Deployer:
             self._sender.send(node_id, Unload(message.epoch, message.slice_index))
             return
         if self._fleet.is_routable(node_id):
-            holding.serving.add(message.slice_index, node_id, is_local=self._is_local(node_id))
+            self._serve(holding, message.slice_index, node_id)
         self._settle(holding)
         self._fleet.memory_changed()
 
@@ -335,6 +335,11 @@ class Deployer:
         if not is_sent:
             name = holding.partition.slices[index].name
             self._report("slice not sent", node=node_id, slice=name)
+
+    def _serve(self, holding: Holding, index: int, node_id: NodeId) -> None:
+        numerics = self._fleet.table().numerics(node_id, holding.partition.slices[index])
+        is_local = self._is_local(node_id)
+        holding.serving.add(index, node_id, is_local=is_local, numerics=numerics)
 
     def _drop(self, holding: Holding, node_id: NodeId) -> None:
         """A node shall hold nothing of a deployment any more."""

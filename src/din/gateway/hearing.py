@@ -7,6 +7,7 @@ from typing import Protocol
 from din.domain.node import NodeId
 from din.domain.plan import Plan
 from din.gateway.holding import Known
+from din.placement.table import FleetTable
 
 
 class FleetListener(Protocol):
@@ -66,6 +67,10 @@ class FleetFacts(Protocol):
 
     def addresses(self, node_id: NodeId) -> tuple[str, ...]:
         """Where peers dial a node."""
+        ...
+
+    def table(self) -> FleetTable:
+        """All nodes as the planner sees them; not to be changed."""
         ...
 
     def memory_changed(self) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from din.domain.deployment import Deployment
 from din.domain.node import NodeId
+from din.domain.numerics import Numerics
 from din.flow.timeout import Timeouts
 from din.gateway.shape import RouteShape
 
@@ -20,13 +21,22 @@ STALE_MS: Final = 10_000.0
 class LiveReplica:
     """One ready slice on one node: requests under way, and how long the slice takes there."""
 
-    __slots__ = ("_key", "_measured_at_ms", "_timeouts", "inflight", "is_local", "node_id")
+    __slots__ = (
+        "_key", "_measured_at_ms", "_timeouts", "inflight", "is_local", "node_id", "numerics",
+    )  # fmt: skip
 
     def __init__(
-        self, slice_id: str, node_id: NodeId, *, is_local: bool, timeouts: Timeouts
+        self,
+        slice_id: str,
+        node_id: NodeId,
+        *,
+        is_local: bool,
+        timeouts: Timeouts,
+        numerics: Numerics | None = None,
     ) -> None:
         self.node_id = node_id
         self.is_local = is_local
+        self.numerics = numerics
         self.inflight = 0
         self._key = (slice_id, node_id)
         self._measured_at_ms = 0.0
@@ -80,6 +90,8 @@ class Serving:
         self.is_retired = False
         """A newer version took over, or the model was removed: it never becomes ready again."""
         self._live: list[dict[NodeId, LiveReplica]] = [{} for _ in partition.slices]
+        self._held_back: list[dict[NodeId, LiveReplica]] = [{} for _ in partition.slices]
+        """Ready as well, but integers come out otherwise there than on those that serve."""
         self._changed = asyncio.Event()
 
     def shape(self, *, is_adapted: bool) -> RouteShape:
@@ -90,25 +102,47 @@ class Serving:
         """Ready replicas of one slice by node."""
         return self._live[slice_index]
 
-    def add(self, slice_index: int, node_id: NodeId, *, is_local: bool) -> None:
-        """A replica became ready."""
-        if node_id not in self._live[slice_index]:
+    def held_back_by(self, slice_index: int, node_id: NodeId) -> NodeId | None:
+        """Who serves instead of a ready replica that would answer otherwise."""
+        if node_id not in self._held_back[slice_index]:
+            return None
+        return next(iter(self._live[slice_index]), None)
+
+    def add(
+        self,
+        slice_index: int,
+        node_id: NodeId,
+        *,
+        is_local: bool,
+        numerics: Numerics | None = None,
+    ) -> None:
+        """A replica became ready. Only those of equal `numerics` serve at a time: the first."""
+        live, held_back = self._live[slice_index], self._held_back[slice_index]
+        if node_id not in live and node_id not in held_back:
             slice_id = self.deployment.partition.slices[slice_index].slice_id
             # It was away, and its last figures are those of its trouble: it starts anew.
             self._timeouts.forget(slice_id, node_id)
-            self._live[slice_index][node_id] = LiveReplica(
-                slice_id, node_id, is_local=is_local, timeouts=self._timeouts
+            is_alike = all(each.numerics == numerics for each in live.values())
+            (live if is_alike else held_back)[node_id] = LiveReplica(
+                slice_id, node_id, is_local=is_local, timeouts=self._timeouts, numerics=numerics
             )
         self.notify()
 
     def drop(self, slice_index: int, node_id: NodeId) -> None:
         """A replica is not ready any more."""
-        self._live[slice_index].pop(node_id, None)
+        live, held_back = self._live[slice_index], self._held_back[slice_index]
+        live.pop(node_id, None)
+        held_back.pop(node_id, None)
+        if held_back and not live:
+            numerics = next(iter(held_back.values())).numerics
+            for other in [each for each in held_back.values() if each.numerics == numerics]:
+                live[other.node_id] = held_back.pop(other.node_id)
+            self.notify()
 
     def drop_node(self, node_id: NodeId) -> None:
         """No replica on this node is ready any more."""
-        for replicas in self._live:
-            replicas.pop(node_id, None)
+        for slice_index in range(len(self._live)):
+            self.drop(slice_index, node_id)
 
     def is_ready(self, shape: RouteShape) -> bool:
         """Whether every slice of a shape has a ready replica."""

@@ -117,7 +117,7 @@ def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
     holding = next((each for each in gateway.deployer.holdings() if each.record is record), None)
     deployment = holding.serving.deployment if holding is not None else None
     found = holding.replicas() if holding is not None else ()
-    slices = tuple(_slice_view(gateway, part, found) for part in record.partition.slices)
+    slices = tuple(_slice_view(gateway, part, found, holding) for part in record.partition.slices)
     return ModelView(
         model_id=manifest.model_id,
         version=manifest.version,
@@ -142,7 +142,9 @@ def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
     )
 
 
-def _slice_view(gateway: Gateway, part: Slice, found: Iterable[Replica]) -> SliceView:
+def _slice_view(
+    gateway: Gateway, part: Slice, found: Iterable[Replica], holding: Holding | None
+) -> SliceView:
     return SliceView(
         index=part.index,
         name=part.name,
@@ -156,11 +158,26 @@ def _slice_view(gateway: Gateway, part: Slice, found: Iterable[Replica]) -> Slic
         is_sealed=part.is_sealed,
         replicas=tuple(
             ReplicaView(
-                node=gateway.fleet.name_of(each.node_id), state=each.state, reason=each.reason
+                node=gateway.fleet.name_of(each.node_id),
+                state=each.state,
+                reason=each.reason or _held_back(gateway, each, holding),
             )
             for each in found
             if each.slice_index == part.index
         ),
+    )
+
+
+def _held_back(gateway: Gateway, replica: Replica, holding: Holding | None) -> str:
+    """Why a ready replica gets no requests, if so."""
+    if holding is None:
+        return ""
+    other = holding.serving.held_back_by(replica.slice_index, replica.node_id)
+    if other is None:
+        return ""
+    return (
+        f"in reserve: integers come out otherwise there than on {gateway.fleet.name_of(other)}, "
+        "which serves"
     )
 
 

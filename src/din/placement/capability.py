@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from din.domain.model import Slice
 from din.domain.node import FleetNode
+from din.domain.numerics import Numerics
 from din.domain.probe import PROBE, PROBED
 from din.domain.support import NOTHING, Engine, Needs, engines_of, runs
 
@@ -38,6 +39,8 @@ class Capability(NamedTuple):
     """Sealed slices can be opened there."""
     engines: tuple[Engine, ...] = ()
     """The backends with their versions."""
+    cpu_isa: tuple[str, ...] = ()
+    """Instruction sets, sorted."""
 
 
 class Wish(NamedTuple):
@@ -51,6 +54,8 @@ class Wish(NamedTuple):
     """Operators that one backend has to run; a node without that backend lacks no operator."""
     engine: str = ""
     """That backend."""
+    numerics: Numerics | None = None
+    """Integers have to come out as there."""
 
     def is_met_by(self, capability: Capability) -> bool:
         """Compare exactly, case included."""
@@ -60,7 +65,14 @@ class Wish(NamedTuple):
             and self.labels <= capability.labels
             and (capability.takes_grants or not self.is_sealed)
             and (self.needs is NOTHING or runs(self.needs, capability.engines, self.engine))
+            and (self.numerics is None or self._is_alike(capability, self.numerics))
         )
+
+    @staticmethod
+    def _is_alike(capability: Capability, numerics: Numerics) -> bool:
+        found = (capability.device_type, capability.cpu_isa)
+        has_engine = numerics.engine in capability.engines
+        return has_engine and found == (numerics.device_type, numerics.cpu_isa)
 
 
 def capability_of(node: FleetNode) -> Capability:
@@ -72,6 +84,7 @@ def capability_of(node: FleetNode) -> Capability:
         frozenset(profile.labels.items()),
         node.takes_grants,
         engines_of(profile.backends, profile.versions, profile.device_type),
+        tuple(sorted(profile.cpu_isa)),
     )
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from din.domain.model import Edge, Slice
 from din.domain.node import NodeId
 from din.domain.plan import Placement
-from din.placement.capability import Flags
+from din.placement.capability import Flags, Wish
 from din.placement.constraints import may_take
 from din.placement.layout import LinkGuess, Unit, penalties_of, units_of
 from din.placement.policy import Policy
@@ -92,6 +92,13 @@ class Task(Struct, kw_only=True):
                 flags[self.table.row(node_id)] = False
         return flags
 
+    def alike(self, part: Slice, holders: Sequence[NodeId]) -> Flags | None:
+        """Per row whether a replica there would answer as those that stay; None = as any would."""
+        here = (each for each in holders if each in self.table and each not in self.leaving)
+        first = next(here, None)
+        numerics = self.table.numerics(first, part) if first is not None else None
+        return self.table.met_by(Wish(numerics=numerics)) if numerics is not None else None
+
 
 def assign(task: Task, kept: Mapping[int, NodeId]) -> Assigned:
     """Place every slice once; `kept` slices stay. Raises Unplaced."""
@@ -120,6 +127,8 @@ def assign_what_fits(task: Task, holders: Mapping[int, Sequence[NodeId]]) -> tup
             for node_id in holders[part.index]:
                 if node_id in task.table:
                     flags[task.table.row(node_id)] = False
+            if (alike := task.alike(part, holders[part.index])) is not None:
+                flags &= alike
         if flags.any():
             units.append(unit)
             allowed.append(flags)

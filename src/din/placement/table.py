@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from din.domain.model import Slice
 from din.domain.node import FleetNode, NodeHealth, NodeId, NodeStatus
+from din.domain.numerics import Numerics, computes_in_integers, numerics_of
 from din.errors import NotFound
 from din.placement.capability import CapabilityIndex, Flags, Wish, capability_of
 
@@ -112,6 +114,13 @@ class FleetTable:
     def name(self, row: int) -> str:
         """The name of the node in a row that is in use."""
         return self._stored(row).profile.name
+
+    def numerics(self, node_id: NodeId, part: Slice) -> Numerics | None:
+        """How integers come out there; None where the slice has none, or the node is not here."""
+        row = self._rows.get(node_id)
+        if row is None or not computes_in_integers(part.needs):
+            return None
+        return numerics_of(self._stored(row).profile, part.backend)
 
     def node(self, row: int) -> FleetNode:
         """The node in a row, as it was last put as a whole; samples since are in the columns."""
