@@ -1,6 +1,7 @@
 """How fast bytes come, by the last measurements."""
 
-from din.flow.pace import AGE_MS_MAX, SAMPLES_MAX, Pace
+from din.flow.pace import SAMPLES_MAX, Pace
+from din.flow.recent import AGE_MS_MAX
 
 MIB = 1024 * 1024
 

@@ -12,16 +12,27 @@ from gateway_fakes import (
     FakeSender,
     chain_of,
     in_virtual_time,
+    manifest_of,
     serving_of,
     settle,
     timing,
 )
+from msgspec.structs import replace
 
-from din.domain.deployment import Epoch
+from din.domain.deployment import Deployment, Epoch
+from din.domain.tensor import TensorMeta, TensorSpec
 from din.errors import Conflict, NotFound
+from din.flow.recent import AGE_MS_MAX
 from din.flow.timeout import Timeouts
 from din.gateway.leftovers import EPOCHS_MAX, NODES_MAX, Leftovers
-from din.gateway.serving import STALE_MS, LiveReplica
+from din.gateway.serving import (
+    COMPUTES_MIN,
+    SHAPES_MAX,
+    STALE_MS,
+    LiveReplica,
+    Serving,
+    shapes_in,
+)
 from din.gateway.traces import TRACES_KEPT_MAX, Outcome, TraceBook
 from din.wire.messages import Unload
 
@@ -127,6 +138,45 @@ def test_a_failure_before_the_first_success_is_no_mean():
     replica.observe(8.0, 0.0)
     replica.observe_failure(0.0)
     assert replica.mean_ms > 8.0
+
+
+def test_what_a_slice_computes_is_kept_by_the_shapes_of_the_inputs():
+    replica = LiveReplica("slice", NODE_A, is_local=False, timeouts=Timeouts())
+    small, large = (shapes_in((TensorMeta("x", "FP32", (n, 4), 16 * n),)) for n in (1, 8))
+    for compute_ms in (90.0, 2.0, 2.1, 1.9, 2.0):  # the first was cold
+        assert replica.compute_ms(small, 0.0) is None
+        replica.observe_compute(small, compute_ms, 0.0)
+    assert replica.compute_ms(small, 0.0) == 2.0
+    assert replica.compute_ms(large, 0.0) is None
+    assert replica.compute_ms(small, AGE_MS_MAX + 1) is None
+
+
+def test_a_replica_keeps_times_for_few_shapes():
+    replica = LiveReplica("slice", NODE_A, is_local=False, timeouts=Timeouts())
+    kinds = [frozenset({("x", (number,))}) for number in range(SHAPES_MAX + 1)]
+    for shapes in kinds:
+        for _ in range(COMPUTES_MIN):
+            replica.observe_compute(shapes, 3.0, 0.0)
+    assert [replica.compute_ms(shapes, 0.0) for shapes in kinds] == [None] + [3.0] * SHAPES_MAX
+
+
+def test_shapes_behind_an_adapter_are_known_only_when_they_are_fixed():
+    """What an adapter makes of a photo is not in the request."""
+
+    async def story() -> None:
+        meta = TensorMeta("photo", "BYTES", (1,), 10)
+        for dims, found in (((1, 3), frozenset({("t0", (1, 3))})), (("N", 3), None)):
+            partition = replace(chain_of(1), adapted_edges=chain_of(1).edges)
+            inputs = (TensorSpec("t0", "FP32", dims),)
+            manifest = replace(manifest_of(partition), inputs=inputs)
+            deployment = Deployment(epoch=EPOCH, manifest=manifest, partition=partition)
+            serving = Serving(deployment, Timeouts())
+            assert serving.adapted is not None
+            assert serving.shapes_of(serving.adapted, (meta,)) == found
+            raw = serving.shapes_of(serving.raw, (meta,))
+            assert raw == (found if found is not None else shapes_in((meta,)))
+
+    in_virtual_time(story)
 
 
 def test_a_replica_that_is_added_again_keeps_its_counters():

@@ -36,7 +36,9 @@ from din.errors import (
     ExecutionFailed,
     Unavailable,
 )
+from din.gateway.live_factors import live_factors
 from din.gateway.probes import RUNNING_MAX, WAITING_MAX, ProbeJob
+from din.gateway.serving import COMPUTES_MIN, LiveReplica, shapes_in
 
 ORDER = ProbeOrder(kind="calibrate", parts=(ProbePart(),), tensors=("t",))
 ANSWER = CalibrateReport(inputs=(), ranges=())
@@ -469,9 +471,68 @@ def test_a_profile_says_by_what_live_slices_take_longer(run):
         (before,) = (await profiled(play)).items
         assert before.live_factor is None
         replica = play.gateway.models.serving("faces", None).replicas(0)[node.node_id]
-        replica.observe(16.0, 0.0)
+        replica.observe(90.0, play.loop.clock_ms())  # most of it in a queue
+        computes(play, replica, 16.0)
         (after,) = (await profiled(play)).items
         assert after.live_factor == pytest.approx(2.0)
+
+    run(story)
+
+
+def computes(play: GatewayPlay, replica: LiveReplica, ms: float, *shape: int) -> None:
+    """A replica has run, with inputs of a shape; without one at the shape of the profile."""
+    shapes = frozenset({("t0", shape)}) if shape else shapes_in(timed().inputs)
+    for _ in range(COMPUTES_MIN):
+        replica.observe_compute(shapes, ms, play.loop.clock_ms())
+
+
+def test_cuts_are_chosen_by_profiles_as_far_as_live_slices_bear_them_out(run):
+    async def story(play: GatewayPlay) -> None:
+        play.carving.assignment = (0, 0)
+        node = answering(play, timed(3.0, 5.0))
+        strategy = Strategy(type="auto")
+        await play.register(chain_of(1), slicing_strategy=strategy)
+        await play.until_ready()
+        await profiled(play)
+        order = play.gateway.models.record("faces").order
+        before = await play.gateway.cutter.choose(order)
+        assert before is not None
+        assert before.choice.times_from == "profile"
+        assert before.choice.notes == ()
+        assert before.choice.slices[0].compute_ms == pytest.approx(8.0)
+        replica = play.gateway.models.serving("faces", None).replicas(0)[node.node_id]
+        computes(play, replica, 80.0, 1, 9)  # of other shapes: the profile says nothing of these
+        same = await play.gateway.cutter.choose(order)
+        assert same is not None
+        assert same.choice == before.choice
+        computes(play, replica, 16.0)
+        after = await play.gateway.cutter.choose(order)
+        assert after is not None
+        assert after.choice.slices[0].compute_ms == pytest.approx(16.0)
+        assert "times 2.00, as live slices tell" in after.choice.notes[0]
+        cost = await play.gateway.cutter.cost_now(order, (0, 0), [node.node_id])
+        assert cost == pytest.approx(after.choice.cost, abs=0.01)
+
+    run(story)
+
+
+def test_a_class_on_which_nothing_ran_is_not_preferred_for_that(run):
+    async def story(play: GatewayPlay) -> None:
+        play.carving.assignment = (0, 0)
+        node = answering(play, timed(3.0, 5.0))
+        other = play.add(device_type="aarch64")
+        other.output, other.answers = REPORT_TENSOR, node.answers
+        await play.register(chain_of(1), replicas=1)
+        await play.until_ready()
+        await profiled(play)
+        record = play.gateway.models.record("faces")
+        table = table_of(2, 1, record.order.source_sha256)
+        assert await live_factors(play.gateway, record.order, table) == {}
+        replicas = play.gateway.models.serving("faces", None).replicas(0)
+        assert len(replicas) == 1
+        computes(play, next(iter(replicas.values())), 24.0)
+        factors = await live_factors(play.gateway, record.order, table)
+        assert list(factors.values()) == pytest.approx([3.0, 3.0])
 
     run(story)
 

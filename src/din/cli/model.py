@@ -260,7 +260,7 @@ def choice_lines(choice: CutChoice) -> list[str]:
             f"{part.node}: {count(part.operators, 'operator')} from {part.first} to {part.last}, "
             f"{part.compute_ms:.1f} ms, {mebibytes(part.memory_mib)}{crossing}{trust}"
         )
-    return [*lines, *ways_of_choice(choice)]
+    return [*lines, *ways_of_choice(choice), *choice.notes]
 
 
 def _is_encoded(cut: CutFacts) -> bool:

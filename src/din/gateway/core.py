@@ -37,6 +37,7 @@ from din.gateway.examination import examiner_of, probes_of
 from din.gateway.fleet import Fleet
 from din.gateway.labels import LabelBook
 from din.gateway.links import NodeLinks
+from din.gateway.live_factors import live_factors
 from din.gateway.metrics import GatewayMetrics
 from din.gateway.models import ModelBook
 from din.gateway.names import id_of
@@ -135,7 +136,12 @@ class Gateway:
         self.epochs = EpochBook(effects.store, effects.random)
         self.deployer = self._deployer()
         self.profiles = ProfileBook(effects.store)
-        self.cutter = CutChooser(effects.carving, partial(terrain_of, self), self.profiles.times_of)
+        self.cutter = CutChooser(
+            effects.carving,
+            partial(terrain_of, self),
+            self.profiles.times_of,
+            partial(live_factors, self),
+        )
         self.models = ModelBook(
             effects.store, effects.artifacts, effects.carving, self.cutter, self.vault.seals
         )

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace as with_fields
 
 from din.domain.cuts import CutChoice, CutTable
 from din.domain.model import AnalyseRequest
@@ -46,7 +48,19 @@ class Measured(Protocol):
         ...
 
 
+class Corrected(Protocol):
+    """What runs now, against the profiles: `live_factors.live_factors`."""
+
+    async def __call__(self, order: RegisterModel, table: CutTable, /) -> Mapping[str, float]:
+        """By what times are to be multiplied, by class of devices."""
+        ...
+
+
 async def _nothing_measured(_order: RegisterModel, _table: CutTable) -> Profiles:
+    return {}
+
+
+async def _nothing_runs(_order: RegisterModel, _table: CutTable) -> Mapping[str, float]:
     return {}
 
 
@@ -85,9 +99,11 @@ class CutChooser:
         carver: Analysing,
         terrain: Callable[[RegisterModel], Terrain],
         profiles: Measured = _nothing_measured,
+        factors: Corrected = _nothing_runs,
     ) -> None:
-        """`profiles`: what was measured of a model."""
+        """`profiles`: what was measured of a model; `factors`: by what it takes longer now."""
         self._carver = carver
+        self._factors = factors
         self.terrain = terrain
         self.profiles = profiles
         self._tables: OrderedDict[tuple[object, ...], CutTable] = OrderedDict()
@@ -119,11 +135,12 @@ class CutChooser:
         ready = await self.prepared(order, terrain)
         if not ready.table.operators:
             return None
-        profiles = await self.profiles(order, ready.table)
+        profiles, notes = await self._corrected(order, ready.table)
         # Under limits it may take a quarter of a second: requests and beats go on meanwhile.
-        return await asyncio.to_thread(
+        chosen = await asyncio.to_thread(
             choose_cuts, ready.blocks, terrain.devices, ready.wishes, terrain.ways, profiles
         )
+        return replace(chosen, choice=with_fields(chosen.choice, notes=notes))
 
     async def cost_now(
         self, order: RegisterModel, assignment: Sequence[int], nodes: Sequence[NodeId]
@@ -133,10 +150,25 @@ class CutChooser:
         ready = await self.prepared(order, terrain)
         if len(assignment) != len(ready.table.operators):
             return None
-        profiles = await self.profiles(order, ready.table)
+        profiles, _ = await self._corrected(order, ready.table)
         return cost_of(
             ready.blocks, terrain.devices, ready.wishes, terrain.ways, profiles, assignment, nodes
         )
+
+    async def _corrected(
+        self, order: RegisterModel, table: CutTable
+    ) -> tuple[Profiles, tuple[str, ...]]:
+        """Profiles as devices are now, and in words what was changed."""
+        profiles = await self.profiles(order, table)
+        factors = await self._factors(order, table) if profiles else {}
+        corrected = {
+            name: [ms * factors.get(name, 1.0) for ms in times] for name, times in profiles.items()
+        }
+        notes = tuple(
+            f"times of {name} are its profile's times {factors[name]:.2f}, as live slices tell"
+            for name in sorted(corrected.keys() & factors.keys())
+        )
+        return corrected, notes
 
     async def prepared(self, order: RegisterModel, terrain: Terrain) -> Prepared:
         """Analysis and wishes for an order."""

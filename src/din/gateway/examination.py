@@ -5,6 +5,7 @@ Wires the rooms that look at models; `gateway.core` holds it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace as with_other
 from functools import partial
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from din.access.scopes import owns
 from din.domain.probe import PROBED
 from din.domain.profile import (
-    DeviceClass,
+    Profile,
     ProfileModel,
     ProfileView,
     VerifyModel,
@@ -26,6 +27,7 @@ from din.domain.trust import GATEWAY, Caller
 from din.errors import Denied
 from din.gateway.audit import AuditLog
 from din.gateway.examining import Examiner, ExaminerRooms
+from din.gateway.live_factors import pairs_of
 from din.gateway.metrics import GatewayMetrics
 from din.gateway.models import ModelBook
 from din.gateway.probes import ProbeRooms, Probes
@@ -60,27 +62,23 @@ def examiner_of(gateway: Gateway) -> Examiner:
             fleet_nodes=gateway.fleet.fleet_nodes,
             wall_clock_iso=gateway.effects.wall_clock_iso,
             table=gateway.cutter.table,
-            live_ms=partial(_live_ms, gateway),
+            live_pairs=partial(_live_pairs, gateway),
         )
     )
 
 
-def _live_ms(gateway: Gateway, record: ModelRecord, device: DeviceClass) -> list[tuple[int, float]]:
+def _live_pairs(
+    gateway: Gateway, record: ModelRecord, profile: Profile, times: Sequence[float]
+) -> list[tuple[float, float]]:
     holding = next((each for each in gateway.deployer.holdings() if each.record is record), None)
     if holding is None:
         return []
     alike = {
         node.profile.node_id
         for node in gateway.fleet.fleet_nodes()
-        if device_class_of(node.profile, PROBED) == device
+        if device_class_of(node.profile, PROBED) == profile.device
     }
-    model = [part.index for part in record.partition.slices if part.kind == "model"]
-    return [
-        (number, replica.mean_ms)
-        for number, index in enumerate(model)
-        for node_id, replica in holding.serving.replicas(index).items()
-        if node_id in alike and replica.mean_ms is not None
-    ]
+    return list(pairs_of(holding, profile, times, alike, gateway.effects.clock()))
 
 
 class Examination:

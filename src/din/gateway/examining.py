@@ -46,7 +46,7 @@ from din.gateway.verification import (
     verify_order,
     windows_of,
 )
-from din.placement.correction import live_factor, slice_ms, times_for
+from din.placement.correction import live_factor, times_for
 
 QUICK_MS_MAX: Final = 20_000
 """What a registration waits for its verification, loading included."""
@@ -63,11 +63,14 @@ class Carve(Protocol):
         ...
 
 
-class SliceTimes(Protocol):
-    """What the slices of a version take now: by number of the slice, on nodes of one class."""
+class LivePairs(Protocol):
+    """What the slices of a version compute now on nodes of a profile's class."""
 
-    def __call__(self, record: ModelRecord, device: DeviceClass, /) -> Sequence[tuple[int, float]]:
-        """Milliseconds, one for each replica that has run."""
+    def __call__(
+        self, record: ModelRecord, profile: Profile, times: Sequence[float], /
+    ) -> Sequence[tuple[float, float]]:
+        """Expected and measured milliseconds, for each replica that has run at the profile's
+        shapes. `times`: of the operators."""
         ...
 
 
@@ -83,7 +86,7 @@ class ExaminerRooms:
     fleet_nodes: Callable[[], Sequence[FleetNode]]
     wall_clock_iso: Callable[[], str]
     table: Callable[[RegisterModel], Awaitable[CutTable]]
-    live_ms: SliceTimes
+    live_pairs: LivePairs
 
 
 class Examiner:
@@ -183,14 +186,12 @@ class Examiner:
         return replace(item, profile=profile)
 
     async def _live_factor(self, record: ModelRecord, item: ProfileItem) -> float | None:
-        live = self._rooms.live_ms(record, item.device)
-        if item.profile is None or not live:
+        if item.profile is None:
             return None
         times = times_for(item.profile, await self._rooms.table(record.order))
         if times is None or len(times) != len(record.assignment):
             return None
-        expected = slice_ms(times, record.assignment)
-        return live_factor((expected.get(number, 0.0), measured) for number, measured in live)
+        return live_factor(self._rooms.live_pairs(record, item.profile, times))
 
     # Verification.
 

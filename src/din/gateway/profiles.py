@@ -51,14 +51,20 @@ class ProfileBook:
     async def times_of(self, order: RegisterModel, table: CutTable) -> dict[str, tuple[float, ...]]:
         """Measured milliseconds by operator of the table, by class of devices as terrain names
         them: of a model's own settings, the newest of each class."""
-        times: dict[str, tuple[float, ...]] = {}
+        profiles = await self.newest(order, table)
+        times = {name: times_for(each, table) for name, each in profiles.items()}
+        return {name: each for name, each in times.items() if each is not None}
+
+    async def newest(self, order: RegisterModel, table: CutTable) -> dict[str, Profile]:
+        """Of a model's own settings and of this very graph, by class of devices."""
+        found: dict[str, Profile] = {}
         for key in [each for each in self._revisions if each.startswith(_folder(table))]:
             profile = await self._read(key)
-            if profile is not None and profile.backend_options == order.backend_options:
-                found = times_for(profile, table)
-                if found is not None:
-                    times[device_class(profile.device)] = found
-        return times
+            if profile is None or profile.backend_options != order.backend_options:
+                continue
+            if times_for(profile, table) is not None:
+                found[device_class(profile.device)] = profile
+        return found
 
     async def _read(self, key: str) -> Profile | None:
         entry = await self._store.get(key)

@@ -254,6 +254,9 @@ class Request:
             if replica is None:
                 continue
             replica.observe((timing.queue_us + timing.compute_us) / 1000, now_ms)
+            if replica.is_compute_due(now_ms):
+                shapes = self.serving.shapes_of(self.shape, self.call.metas)
+                replica.observe_compute(shapes, timing.compute_us / 1000, now_ms)
             self.tools.metrics.observe_slice(
                 self.call.model_id,
                 self.shape.names[index],

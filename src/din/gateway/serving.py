@@ -6,23 +6,56 @@ The deployer changes it, dispatch reads it, both on one event loop. Knows no lin
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 from din.domain.deployment import Deployment
 from din.domain.node import NodeId
 from din.domain.numerics import Numerics
+from din.domain.tensor import TensorMeta, TensorSpec
+from din.flow.recent import RecentMedian
 from din.flow.timeout import Timeouts
 from din.gateway.shape import RouteShape
 
 STALE_MS: Final = 10_000.0
+SHAPES_MAX: Final = 8
+"""Of inputs, for which a replica's times are kept; those that came first go first."""
+COMPUTES_MAX: Final = 15
+COMPUTE_EVERY_MS: Final = 50.0
+"""So often a run is looked at: small requests come by the thousand a second."""
+COMPUTES_MIN: Final = 5
+"""Fewer runs tell more of a cold start than of a slice."""
+
+Shapes = frozenset[tuple[str, tuple[int, ...]]]
+"""Names and shapes of a model's inputs."""
+
+
+class Shaped(Protocol):
+    """A tensor of a request, or of a profile."""
+
+    @property
+    def name(self) -> str:
+        """Of an input."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As it came."""
+        ...
+
+
+def shapes_in(tensors: Iterable[Shaped]) -> Shapes:
+    """The shapes of these inputs."""
+    return frozenset([(each.name, each.shape) for each in tensors])
 
 
 class LiveReplica:
     """One ready slice on one node: requests under way, and how long the slice takes there."""
 
     __slots__ = (
-        "_key", "_measured_at_ms", "_timeouts", "inflight", "is_local", "node_id", "numerics",
+        "_computed_at_ms", "_computes", "_key", "_measured_at_ms", "_timeouts",
+        "inflight", "is_local", "node_id", "numerics",
     )  # fmt: skip
 
     def __init__(
@@ -41,6 +74,8 @@ class LiveReplica:
         self._key = (slice_id, node_id)
         self._measured_at_ms = 0.0
         self._timeouts = timeouts
+        self._computes: dict[Shapes, RecentMedian] = {}
+        self._computed_at_ms = -COMPUTE_EVERY_MS
 
     @property
     def mean_ms(self) -> float | None:
@@ -61,6 +96,28 @@ class LiveReplica:
         """Take one more measured time."""
         self._measured_at_ms = now_ms
         self._timeouts.observe(*self._key, elapsed_ms)
+
+    def is_compute_due(self, now_ms: float) -> bool:
+        """Whether the next `observe_compute` is wanted."""
+        return now_ms - self._computed_at_ms >= COMPUTE_EVERY_MS
+
+    def observe_compute(self, shapes: Shapes | None, compute_ms: float, now_ms: float) -> None:
+        """Take what a run took inside the engine, at these shapes of the model's inputs; None =
+        they are not known, and nothing is learned."""
+        self._computed_at_ms = now_ms
+        if shapes is None:
+            return
+        recent = self._computes.get(shapes)
+        if recent is None:
+            if len(self._computes) >= SHAPES_MAX:
+                del self._computes[next(iter(self._computes))]
+            recent = self._computes[shapes] = RecentMedian(COMPUTES_MAX)
+        recent.note(compute_ms, now_ms)
+
+    def compute_ms(self, shapes: Shapes, now_ms: float) -> float | None:
+        """The median of these times; None where there are too few of late."""
+        recent = self._computes.get(shapes)
+        return recent.middle(now_ms, COMPUTES_MIN) if recent is not None else None
 
     def observe_failure(self, now_ms: float) -> None:
         """A failure or silence counts as the whole time that would have been waited.
@@ -87,6 +144,7 @@ class Serving:
             if partition.adapted_edges
             else None
         )
+        self._fixed_shapes = _fixed(deployment.manifest.inputs)
         self.is_retired = False
         """A newer version took over, or the model was removed: it never becomes ready again."""
         self._live: list[dict[NodeId, LiveReplica]] = [{} for _ in partition.slices]
@@ -97,6 +155,13 @@ class Serving:
     def shape(self, *, is_adapted: bool) -> RouteShape:
         """The shape asked for; a model without adapters has the raw one only."""
         return self.adapted if is_adapted and self.adapted is not None else self.raw
+
+    def shapes_of(self, shape: RouteShape, metas: Iterable[TensorMeta]) -> Shapes | None:
+        """The shapes of the model's inputs in a request; None where an adapter makes them and they
+        are not fixed."""
+        if self._fixed_shapes is not None:
+            return self._fixed_shapes
+        return None if shape is self.adapted else shapes_in(metas)
 
     def replicas(self, slice_index: int) -> dict[NodeId, LiveReplica]:
         """Ready replicas of one slice by node."""
@@ -159,3 +224,14 @@ class Serving:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds_max):
                 await self._changed.wait()
+
+
+def _fixed(inputs: Iterable[TensorSpec]) -> Shapes | None:
+    """The shapes of a model that takes no others."""
+    found: set[tuple[str, tuple[int, ...]]] = set()
+    for each in inputs:
+        shape = tuple([dim for dim in each.shape or () if isinstance(dim, int)])
+        if each.shape is None or len(shape) != len(each.shape):
+            return None
+        found.add((each.name, shape))
+    return frozenset(found)

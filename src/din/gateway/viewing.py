@@ -100,7 +100,7 @@ def _choice_notes(record: ModelRecord) -> tuple[str, ...]:
     exact = "" if choice.is_exact else "; a better choice may exist"
     basis = f"{choice.nodes_considered} nodes and {choice.blocks} blocks considered, {how}{exact}"
     lines = (f"cuts by {choice.objective}: {choice.reason}", basis)
-    return (*lines, *ways_of_choice(choice))
+    return (*lines, *ways_of_choice(choice), *choice.notes)
 
 
 def _slices_on(gateway: Gateway, node_id: NodeId) -> tuple[str, ...]:
