@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from din.domain.model import GATEWAY, Edge
+from din.errors import BadModel, TooLarge
 
 node = helper.make_node
 X = {"x": np.arange(6, dtype=np.float32).reshape(2, 3) - 2}
@@ -177,6 +178,39 @@ def test_functions_that_differ_by_their_overload_only_keep_what_each_calls(bench
     for index, inner in enumerate(("Inner1", "Inner2")):
         data = sliced.files[sliced.answer.slices[index].artifacts[0].sha256]
         assert [each.name for each in onnx.load_from_string(data).functions] == [inner, "F"]
+
+
+def calling(name, *called):
+    values = ["v", *(f"u{place}" for place in range(len(called) - 1)), "w"]
+    nodes = [
+        node(each, [given], [made], domain="" if each == "Relu" else "own")
+        for each, given, made in zip(called, values[:-1], values[1:], strict=True)
+    ]
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    return helper.make_function("own", name, ["v"], ["w"], nodes, sets)
+
+
+@pytest.mark.parametrize("called", [("F",), ("G", "F")])
+def test_functions_that_call_themselves_are_refused_by_name(bench, build, called):
+    functions = [calling("F", "G"), calling("G", "Relu", *called), calling("H", "Relu")]
+    calls = [node("H", ["x"], ["a"], domain="own"), node("F", ["a"], ["y"], domain="own")]
+    model = build(calls, ["x"], ["y"], functions=functions, is_checked=False, **OWN)
+    with pytest.raises(BadModel, match=r"call themselves.*own\.F.*own\.G") as failed:
+        bench.cut(model)
+    assert "own.H" not in failed.value.message
+
+
+def test_a_few_functions_that_stand_for_billions_of_operators_are_refused(bench, build):
+    functions = [calling("F0", "Relu")]
+    functions += [calling(f"F{number}", *[f"F{number - 1}"] * 2) for number in range(1, 40)]
+    for called in ("F39", "F3"):
+        calls = [node(called, ["x"], ["y"], domain="own")]
+        model = build(calls, ["x"], ["y"], functions=functions, is_checked=False, **OWN)
+        if called == "F3":
+            bench.cut(model)
+            continue
+        with pytest.raises(TooLarge, match="over 200000 operators"):
+            bench.cut(model)
 
 
 def test_a_function_called_only_inside_an_if_is_found(bench, build):

@@ -29,6 +29,7 @@ from din.slicing.cutting import splits_quantised
 from din.slicing.elements import signature_of, spec_of
 from din.slicing.emission import emit
 from din.slicing.encoding import Coded, encode, exact_bytes, exact_reason
+from din.slicing.functions import check_functions
 from din.slicing.identity import slice_id_of, stamp, strategy_hash_of
 from din.slicing.needs import needs_of
 from din.slicing.operators import OperatorGraph, read_operators
@@ -105,6 +106,7 @@ def analyse_skeleton(
     """As `analyse`, of a model whose skeleton was taken already."""
     contents = read_model(skeleton.data)
     model = contents.model
+    check_functions(model)
     places = settle_weights(contents, skeleton.weights, files)
     warnings: list[str] = []
     taken = settle_inputs(model)
