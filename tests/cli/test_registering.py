@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from din.cli.calibration import read_calibration
 from din.cli.jsonc import parse_jsonc
 from din.cli.model_file import read_model_file
 from din.domain.strategy import SliceSetting
@@ -177,6 +178,37 @@ def test_registering_uploads_orders_waits_and_shows_nodes(
     )
     assert order_of(fake).source_sha256 == hashlib.sha256(b"onnx bytes").hexdigest()
     assert [seen.method for seen in fake.seen[:3]] == ["HEAD", "PUT", "POST"]
+
+
+def test_samples_for_calibrating_go_with_the_model_by_their_hash(
+    fake: FakeGateway, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "samples").mkdir()
+    np.save(tmp_path / "samples" / "0.npy", np.zeros((1, 3), np.float32))
+    wished = '"calibration_inputs": "samples",\n  "workers"'
+    path = model_file(tmp_path, FILE.replace('"workers"', wished))
+    one = tmp_path / "one.npz"
+    np.savez(one, x=np.ones((1, 3), np.float32))
+    for words, samples in (((), tmp_path / "samples"), (("--calibration-inputs", str(one)), one)):
+        fake.seen.clear()
+        serve_registration(fake, model_view(), model_view(), model_view())
+        uploaded = read_calibration(samples)
+        sha256 = hashlib.sha256(uploaded).hexdigest()
+        fake.routes["PUT", f"/api/v1/artifacts/{sha256}"] = lambda _: Reply(201, b"{}")
+        told = run("model", "register", "--config", str(path), *words)
+        assert told.exit_code == 0, told.stderr
+        assert order_of(fake).calibration_sha256 == sha256
+        assert uploaded in [seen.body for seen in fake.seen if seen.method == "PUT"]
+
+
+def test_samples_that_are_none_are_told_before_anything_is_uploaded(
+    fake: FakeGateway, run: Run, tmp_path: Path
+) -> None:
+    path = str(model_file(tmp_path))
+    told = run("model", "register", "--config", path, "--calibration-inputs", str(tmp_path))
+    assert told.exit_code == 2
+    assert "holds 0 samples" in told.stderr
+    assert not fake.seen
 
 
 def test_with_auto_the_cuts_are_left_to_din(fake: FakeGateway, run: Run, tmp_path: Path) -> None:

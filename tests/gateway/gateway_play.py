@@ -104,6 +104,9 @@ class ScriptedCarving:
             raise self.cut
         return table_of(2, self.weights_mib, source)
 
+    async def read(self, sha256: str, nbytes_max: int) -> bytes:
+        raise AssertionError(f"nothing was uploaded as {sha256} of {nbytes_max} bytes")
+
     async def carve(
         self,
         request: CarveRequest,

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gateway_play import GatewayPlay
 from msgspec.structs import replace
 from stories import perform
 
+from din.domain.calibration import FILE_BYTES_MAX, CalibrationFile, encode_calibration
 from din.domain.encoding import Encoding, OutputLoss
 from din.domain.model import Artifact, CarveAnswer, Partition, Slice
 from din.domain.node import FleetNode, NodeHealth, NodeId, NodeProfile
@@ -26,17 +28,20 @@ from din.domain.probe import (
     ProbeOrder,
     TensorRange,
 )
+from din.domain.profile import GivenTensor
 from din.domain.strategy import Strategy
 from din.domain.support import NOTHING, Need, Needs
 from din.domain.tensor import TensorSpec
 from din.domain.views import RegisterModel
-from din.errors import BadStrategy, CannotPlace, ExecutionFailed, TooLarge, UsageError
+from din.errors import BadStrategy, BadTensor, CannotPlace, ExecutionFailed, TooLarge, UsageError
+from din.gateway.calibration import NOTHING_GIVEN, Given
 from din.gateway.encoding import Encoder, crossing
 from din.gateway.precise import check_precision
 from din.gateway.probes import Probed
 from din.gateway.service import InferenceCall
 from din.gateway.trial import Encoded, EncodingRooms
 from din.gateway.verification import Subject
+from din.placement.ways import WayFacts
 
 SHAPE = (1, 4, 512, 512)
 CROSSING_BYTES = 4 * 4 * 512 * 512
@@ -84,6 +89,9 @@ class Script:
         self.encodings: list[dict[str, Encoding]] = []
         self.dropped: set[str] = set()
         self.nodes: tuple[FleetNode, ...] = ()
+        self.ways: dict[tuple[NodeId, NodeId], WayFacts] = {}
+        self.uploaded: dict[str, bytes] = {}
+        self.given: list[Given] = []
 
     @contextmanager
     def borrowing(self) -> Generator[set[str]]:
@@ -91,15 +99,25 @@ class Script:
         yield made
         self.dropped |= made
 
+    async def read(self, sha256: str, nbytes_max: int) -> bytes:
+        assert nbytes_max == FILE_BYTES_MAX
+        return self.uploaded[sha256]
+
     async def whole(self, subject: Subject, made: set[str]) -> Slice:
         whole = cut_in(1).slices[0]
         made.update(each.sha256 for each in whole.artifacts)
         return whole
 
     async def ask(
-        self, subject: Subject, order: ProbeOrder, parts: Sequence[Slice], timeout_ms: int
+        self,
+        subject: Subject,
+        order: ProbeOrder,
+        parts: Sequence[Slice],
+        timeout_ms: int,
+        given: Given = NOTHING_GIVEN,
     ) -> Probed:
         self.orders.append(order)
+        self.given.append(given)
         self.parts.append(parts)
         if self.fault is not None:
             raise self.fault
@@ -108,11 +126,14 @@ class Script:
     def answer(self, order: ProbeOrder) -> CalibrateReport | PrecisionReport:
         if order.kind == "calibrate":
             found = tuple(self._range(name) for name in order.tensors)
-            return CalibrateReport(inputs=(), ranges=found, samples=order.samples)
+            return CalibrateReport(inputs=(), ranges=found, samples=self._counted(order))
         kind = next(iter(self.encodings[-1].values())).kind
         loss = self.losses[kind]
         output = OutputLoss(name="y", max_absolute=1.0, mean_absolute=0.1, loss=loss)
-        return PrecisionReport(inputs=(), outputs=(output,), samples=order.samples)
+        return PrecisionReport(inputs=(), outputs=(output,), samples=self._counted(order))
+
+    def _counted(self, order: ProbeOrder) -> int:
+        return self.given[-1].metas[0].shape[0] if order.is_stacked else order.samples
 
     def _range(self, name: str) -> TensorRange:
         fields: dict[str, Any] = {
@@ -138,7 +159,9 @@ class Script:
         return answer_of(replace(partition, slices=tuple(slices)))
 
     def encode(self, precision: str, carved: CarveAnswer | None = None, **more: Any) -> Encoded:
-        order: dict[str, Any] = {"is_dry_run": more.pop("is_dry_run", False)}
+        names = ("is_dry_run", "calibration_sha256")
+        order: dict[str, Any] = {name: more.pop(name) for name in names if name in more}
+        wished = more.pop("wished", {})
         strategy = Strategy(precision=precision, **more)
         carved = carved if carved is not None else answer_of(cut_in(2))
         subject = Subject(
@@ -150,8 +173,9 @@ class Script:
             inputs=carved.inputs,
             is_encrypted=False,
             tenant="default",
+            wished=wished,
         )
-        rooms = EncodingRooms(self, lambda: self.nodes, lambda: "now")
+        rooms = EncodingRooms(self, lambda: self.nodes, lambda: self.ways, self.read, lambda: "now")
         return asyncio.run(Encoder(rooms).encode(subject, carved, self.carve))
 
 
@@ -165,6 +189,7 @@ def node(name: str, mbit: str = "", **more: Any) -> FleetNode:
         "cpu_isa": (),
         "cpu_cores": 1,
         "memory_mib": 1000,
+        "backends": ("onnxruntime",),
         "labels": {"link_mbit": mbit} if mbit else {},
     }
     return FleetNode(
@@ -240,7 +265,99 @@ def test_auto_measures_nothing_where_ways_are_fast() -> None:
     assert not script.orders
     assert found.check is not None
     assert found.check.kind == "exact"
-    assert "its way carries 500 MiB/s" in found.check.tensors[0].reason
+    assert "its way carries 500 MiB/s (assumed)" in found.check.tensors[0].reason
+
+
+def test_what_was_measured_and_what_a_label_says_decide_by_the_lower_of_the_two() -> None:
+    for labelled, measured, source in (
+        ("", 5.0, "measured from edge-1 to edge-2"),
+        ("1000", 5.0, "measured from edge-1 to edge-2"),
+        ("10", 50.0, "label link_mbit of edge-2"),
+    ):
+        script = Script(GOOD)
+        script.nodes = (node("edge-1"), node("edge-2", labelled))
+        pair = (NodeId("edge-1"), NodeId("edge-2"))
+        script.ways = {pair: WayFacts.measured(None, measured)}
+        check = script.encode("auto").check
+        assert check is not None
+        assert (check.kind, check.tensors[0].way) == ("uint8", source)
+
+
+def test_a_cut_between_chosen_nodes_is_encoded_by_the_way_between_these_alone() -> None:
+    script = Script(GOOD)
+    script.nodes = (node("edge-1"), node("edge-2"), node("edge-3", "10"))
+    wished = {0: NodeId("edge-1"), 1: NodeId("edge-2"), 2: NodeId("edge-3"), 3: NodeId("edge-3")}
+    check = script.encode("auto", answer_of(cut_in(4)), wished=wished).check
+    assert check is not None
+    told = {each.tensor: (each.kind, each.way) for each in check.tensors}
+    assert told == {
+        "t1": ("exact", "assumed"),
+        "t2": ("uint8", "label link_mbit of edge-3"),
+        "t3": ("exact", "within one node"),
+    }
+
+
+# Samples of the user's own.
+
+
+def uploaded(script: Script, *shape: int, name: str = "t0", datatype: str = "FP32") -> str:
+    data = bytes(range(256)) * (prod(shape) * 4 // 256)
+    tensor = GivenTensor(name=name, datatype=datatype, shape=shape, data=data)
+    script.uploaded["c" * 64] = encode_calibration(CalibrationFile(tensors=(tensor,)))
+    return "c" * 64
+
+
+def sampled() -> CarveAnswer:
+    return answer_of(cut_in(2), inputs=(TensorSpec("t0", "FP32", (1, 4, 8, 8)),))
+
+
+def test_every_second_sample_that_was_given_calibrates_and_the_others_check() -> None:
+    script = Script(GOOD)
+    sha256 = uploaded(script, 5, 1, 4, 8, 8)
+    check = script.encode("uint8", sampled(), calibration_sha256=sha256).check
+    assert check is not None
+    assert [each.is_stacked for each in script.orders] == [True, True]
+    assert [each.metas[0].shape for each in script.given] == [(3, 1, 4, 8, 8), (2, 1, 4, 8, 8)]
+    assert [len(each.chunks[0]) for each in script.given] == [3, 2]
+    assert (check.samples, check.samples_checked, check.samples_from) == (3, 2, "given")
+    assert not check.warnings
+
+
+def test_one_sample_calibrates_and_checks_which_is_doubtful() -> None:
+    script = Script(GOOD)
+    sha256 = uploaded(script, 1, 4, 8, 8)
+    check = script.encode("fp16", sampled(), calibration_sha256=sha256).check
+    assert check is not None
+    assert (check.samples, check.samples_checked) == (1, 1)
+    assert "give others to check" in check.warnings[0]
+
+
+def test_an_input_without_samples_is_made_up_and_named() -> None:
+    script = Script(GOOD)
+    sha256 = uploaded(script, 2, 1, 4, 8, 8)
+    whole = cut_in(1).slices[0]
+    two = (TensorSpec("t0", "FP32", (1, 4, 8, 8)), TensorSpec("mask", "FP32", (1,)))
+
+    async def whole_with_mask(subject: Subject, made: set[str]) -> Slice:
+        return replace(whole, inputs=two)
+
+    script.whole = whole_with_mask
+    carved = replace(sampled(), inputs=two)
+    check = script.encode("fp16", carved, calibration_sha256=sha256).check
+    assert check is not None
+    assert "made up, as no sample of it was given: mask" in check.warnings
+
+
+@pytest.mark.parametrize("precision", ["auto", "uint8"])
+@pytest.mark.parametrize("is_dry_run", [False, True])
+def test_samples_that_the_model_does_not_take_are_refused_whatever_was_asked(
+    precision: str, is_dry_run: bool
+) -> None:
+    script = Script(GOOD)
+    sha256 = uploaded(script, 2, 1, 4, 8, 16)
+    with pytest.raises(BadTensor, match=r"calibration inputs: .*'t0' has shape \[1, 4, 8, 16\]"):
+        script.encode(precision, sampled(), calibration_sha256=sha256, is_dry_run=is_dry_run)
+    assert not script.orders
 
 
 def test_what_may_not_be_encoded_crosses_exactly_with_the_reason() -> None:

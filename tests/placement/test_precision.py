@@ -20,7 +20,7 @@ from din.placement.precision import (
     tolerance_of,
     too_lossy,
 )
-from din.placement.ways import ASSUMED, SAME_MACHINE, WayFacts
+from din.placement.rates import ASSUMED_RATE, ONE_NODE, Rate
 
 MIB = 1024 * 1024
 SPEC = TensorSpec("a", "FP32", (1, 3, 8, 8))
@@ -46,22 +46,22 @@ def loss(number, name="y", trouble=""):
 @pytest.mark.parametrize(
     ("way", "is_worth"),
     [
-        (WayFacts(0.3, 1.2), True),  # 10 Mbit/s
-        (WayFacts(0.3, 12.0), True),
-        (WayFacts(0.3, 120.0), True),
-        (ASSUMED, False),
-        (SAME_MACHINE, False),
+        (Rate(1.2, "measured from a to b"), True),  # 10 Mbit/s
+        (Rate(12.0, "label link_mbit of a"), True),
+        (Rate(120.0, "measured from a to b"), True),
+        (ASSUMED_RATE, False),
+        (ONE_NODE, False),
     ],
 )
 def test_only_slow_ways_are_worth_an_encoding(way, is_worth):
     for kind in ("fp16", "uint8"):
         reason = slow_enough(4 * MIB, "FP32", kind, way)
         assert (reason == "") == is_worth
-        assert is_worth or f"{way.mib_per_second:g} MiB/s" in reason
+        assert is_worth or f"{way.mib_per_second:g} MiB/s ({way.source})" in reason
 
 
 def test_uint8_is_worth_it_on_faster_ways_than_fp16():
-    way = WayFacts(0.3, 300.0)
+    way = Rate(300.0, "assumed")
     assert slow_enough(MIB, "FP32", "uint8", way) == ""
     assert "would spare 1.67 ms and cost 1 ms" in slow_enough(MIB, "FP32", "fp16", way)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -80,3 +81,79 @@ def test_a_quarter_of_the_bytes_goes_between_nodes_and_the_answer_stays_within_i
 
     with pytest.raises(BadStrategy, match=r"over the tolerance of 0\.01%"):
         register(network, path, "strict", precision="uint8", precision_tolerance=1e-4, **order)
+
+
+def enlarging(path: Path) -> Path:
+    """A Resize between two nodes' operators."""
+    value = helper.make_tensor_value_info
+    scales = numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales")
+    return small_models.save(
+        path,
+        [
+            helper.make_node("Relu", ["x"], ["t"], name="first"),
+            helper.make_node("Resize", ["t", "", "scales"], ["y"], name="grow", mode="linear"),
+        ],
+        [value("x", TensorProto.FLOAT, (1, 2, 32, 32))],
+        [value("y", TensorProto.FLOAT, (1, 2, 64, 64))],
+        [scales],
+    )
+
+
+def test_own_samples_calibrate_and_a_rewrite_is_measured(network: Network) -> None:
+    network.start_gateway()
+    network.start_node("edge-one")
+    network.wait_ready("edge-one")
+    enlarging(network.folder / "enlarging.onnx")
+    samples = network.folder / "samples"
+    samples.mkdir()
+    draw = np.random.default_rng(3)
+    for number in range(6):
+        array = draw.normal(number, 20, (1, 2, 32, 32)).astype(np.float32)
+        np.savez(samples / f"{number}.npz", x=array)
+    config = network.folder / "enlarging.json"
+    strategy = {
+        "partition_points": ["first"],
+        "precision": "uint8",
+        "rewrite": ["resize_half_pixel_to_asymmetric"],
+    }
+    content = {
+        "model_id": "enlarging",
+        "onnx_path": "enlarging.onnx",
+        "slicing_strategy": strategy,
+        "calibration_inputs": "samples",
+    }
+    config.write_text(json.dumps(content))
+    told = network.din("model", "register", "--config", str(config))
+    assert told.returncode == 0, told.stderr
+    assert "with 8 made-up samples on edge-one" in told.stderr
+    with network.client() as client:
+        view = client.model("enlarging")
+    check, rewrite = view.precision, view.rewrite
+    assert check is not None
+    assert (check.kind, check.samples_from) == ("uint8", "given")
+    assert (check.samples, check.samples_checked) == (3, 3)
+    assert rewrite is not None
+    assert rewrite.outputs[0].max_absolute
+    shown = network.din("model", "inspect", "enlarging").stdout
+    assert "calibrated on 3 given samples and checked on 3, on edge-one" in shown
+    assert "rewrite resize_half_pixel_to_asymmetric against the model as it was given" in shown
+
+    given = str(samples / "5.npz")
+    again = network.din("model", "verify", "enlarging", "--input", given, "-o", "json")
+    assert again.returncode == 0, again.stderr
+    measured = json.loads(again.stdout)["rewrite"]
+    assert (measured["samples"], measured["samples_from"]) == (1, "given")
+    # Values of the user's samples are some twenty times those that are made up.
+    assert measured["outputs"][0]["max_absolute"] > 5 * rewrite.outputs[0].max_absolute
+
+    np.savez(samples / "0.npz", x=np.zeros((1, 2, 32, 33), np.float32))
+    wrong = network.din("model", "register", "--config", str(config))
+    assert wrong.returncode == 2
+    assert "0.npz holds x float32 [1, 2, 32, 33]" in wrong.stderr or "1.npz" in wrong.stderr
+    one = network.folder / "one.npz"
+    np.savez(one, x=np.zeros((4, 1, 2, 32, 33), np.float32))
+    wrong = network.din(
+        "model", "register", "--config", str(config), "--calibration-inputs", str(one)
+    )
+    assert wrong.returncode == 2
+    assert "calibration inputs: input 'x' has shape [1, 2, 32, 33]" in wrong.stderr

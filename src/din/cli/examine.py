@@ -24,6 +24,7 @@ from din.cli.display import (
 )
 from din.cli.frame import Command, gateway_option, output_option, say
 from din.cli.model import find_model
+from din.cli.precision import rewrite_lines
 from din.cli.progress import told_when_slow
 from din.client.client import GRACE_MS, Client, decode_answer
 from din.client.http import Answer
@@ -242,6 +243,8 @@ def verify(
         click.echo(view.model_id)
     elif found.report is not None:
         _show_report(found.report, is_wide=output == "wide")
+    for line in rewrite_lines(view.rewrite):
+        say(line)
     if found.state == "wrong":
         raise Internal(
             f"model {view.model_id!r} version {view.version}: {found.summary}",

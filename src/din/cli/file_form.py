@@ -74,6 +74,13 @@ class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
         bool,
         Meta(description="Compare the slices with the whole on a node before the version serves."),
     ] = True
+    calibration_inputs: Annotated[
+        str,
+        Meta(
+            description="Samples for `precision`, relative to this file: a folder with one in each "
+            ".npz or .npy, or one .npz whose arrays' first axis counts them."
+        ),
+    ] = ""
     schema: Annotated[
         str, Meta(description="For editors: where the output of `din strategy schema` lies.")
     ] = msgspec.field(default="", name="$schema")

@@ -144,7 +144,7 @@ def read_inputs(texts: Sequence[str]) -> Any:
                 f"--input {text!r} is no tensor, and only one file can be sent",
                 hint="tensors are NAME=FILE.npy or FILE.npz",
             )
-        loaded = _load(path)
+        loaded = load_arrays(path)
         if isinstance(loaded, dict):
             arrays.update(loaded)
         elif name is None and len(texts) == 1:
@@ -178,7 +178,8 @@ def _check_readable(path: Path) -> None:
         ) from None
 
 
-def _load(path: Path) -> Any:
+def load_arrays(path: Path) -> Any:
+    """One array, or those of an .npz by name. Raises UsageError."""
     import numpy as np
 
     _check_readable(path)

@@ -23,7 +23,7 @@ from din.cli.display import (
     show_table,
 )
 from din.cli.frame import Command, gateway_option, output_option, say, watch_option
-from din.cli.precision import precision_lines
+from din.cli.precision import precision_lines, rewrite_lines
 from din.client.client import Client, decode_answer
 from din.client.http import Answer
 from din.domain.cuts import CutChoice, ways_of_choice
@@ -206,6 +206,7 @@ def _show_model(model: str, gateway: str | None, output: str) -> None:
             ("source", manifest.source_sha256 if manifest is not None else ""),
             ("cuts", "\n".join(_cuts(view))),
             ("choice", "\n".join(choice_lines(view.choice)) if view.choice is not None else ""),
+            ("rewrite", "\n".join(rewrite_lines(view.rewrite))),
             ("precision", "\n".join(precision_lines(view.precision))),
             ("notes", "\n".join((*view.notes, *view.warnings))),
         ]

@@ -30,6 +30,8 @@ class Registration(Struct, frozen=True):
     order: RegisterModel
     document: Document | None = None
     """Where it was written; None without a file."""
+    calibration: Path | None = None
+    """Samples of the user's own."""
 
     def placed(self, error: DinError) -> DinError:
         """The same error with the place in the file of what it names."""
@@ -90,7 +92,10 @@ def check_model_file(path: Path) -> Read:
     )
     if findings:
         return Read(findings)
-    return Read((), Registration(_model_path(path, file.onnx_path), _order(file), document))
+    inputs = file.calibration_inputs
+    calibration = _beside(path, inputs) if inputs else None
+    model_path = _beside(path, file.onnx_path)
+    return Read((), Registration(model_path, _order(file), document, calibration))
 
 
 def _read(path: Path) -> str:
@@ -149,7 +154,7 @@ def _named_places(document: Document, order: RegisterModel, message: str) -> lis
     return [(name,) for name in names if name in document.value]
 
 
-def _model_path(config_path: Path, text: str) -> Path:
+def _beside(config_path: Path, text: str) -> Path:
     path = Path(text).expanduser()
     return path if path.is_absolute() else config_path.parent / path
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from din.cli.display import byte_count
-from din.domain.encoding import EncodedTensor, OutputLoss, PrecisionCheck
+from din.domain.encoding import EncodedTensor, OutputLoss, PrecisionCheck, RewriteCheck
 
 LINES_MAX: Final = 8
 """Of tensors, and of outputs; JSON has all."""
@@ -20,11 +20,31 @@ def precision_lines(check: PrecisionCheck | None) -> Iterator[str]:
     yield from _some([_tensor(each) for each in check.tensors], "tensors")
     if check.outputs:
         yield (
-            f"checked on {check.node} with {check.samples} samples ({check.samples_from}), "
-            f"{check.checked_at}:"
+            f"calibrated on {_samples(check.samples, check.samples_from)} and checked on "
+            f"{check.samples_checked or check.samples}, on {check.node}, {check.checked_at}:"
         )
         yield from _some([_output(each) for each in check.outputs], "outputs")
     yield from (f"doubtful: {each}" for each in check.warnings)
+
+
+def rewrite_lines(check: RewriteCheck | None) -> Iterator[str]:
+    """By how much rewrites change what a model computes, output by output."""
+    if check is None:
+        return
+    names = ", ".join(check.rewrites)
+    if check.reason:
+        yield f"rewrite {names} changes the numbers; by how much is not known: {check.reason}"
+        return
+    yield (
+        f"rewrite {names} against the model as it was given, with "
+        f"{_samples(check.samples, check.samples_from)} on {check.node}, {check.checked_at}:"
+    )
+    yield from _some([_output(each) for each in check.outputs], "outputs")
+
+
+def _samples(count: int, origin: str) -> str:
+    whose = "given" if origin == "given" else "made-up"
+    return f"{count} {whose} sample" + ("" if count == 1 else "s")
 
 
 def _some(lines: list[str], what: str) -> Iterator[str]:
@@ -41,6 +61,8 @@ def _tensor(each: EncodedTensor) -> str:
             sizes += f" instead of {byte_count(each.nbytes_exact)}"
     channels = f" by {each.channels} channels" if each.channels else ""
     reason = f": {each.reason}" if each.reason else ""
+    if not reason and each.mib_per_second is not None:
+        reason = f": its way carries {each.mib_per_second:.4g} MiB/s ({each.way})"
     return f"{each.tensor} crosses as {each.kind}{channels}{sizes}{reason}"
 
 

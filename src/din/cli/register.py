@@ -8,14 +8,16 @@ from shlex import quote
 from typing import Final, get_args
 
 import click
-import msgspec
+from msgspec.structs import replace
 
 from din.cli.asking import ask
+from din.cli.calibration import read_calibration, upload_calibration
 from din.cli.display import show_document
 from din.cli.frame import Command, gateway_option, output_option, say
 from din.cli.model import crossing, show_slices, specs_in
 from din.cli.model_file import Registration, read_model_alone, read_model_file
 from din.cli.options import pairs
+from din.cli.precision import rewrite_lines
 from din.cli.progress import Progress
 from din.client.client import Client, decode_answer
 from din.client.http import Answer
@@ -76,6 +78,14 @@ UNPLACED_S: Final = 5.0
     default=None,
     help="Compare the slices with the whole first. Else: as the file says, or yes.",
 )
+@click.option(
+    "--calibration-inputs",
+    "calibration",
+    type=click.Path(path_type=Path),
+    metavar="DIR|FILE.npz",
+    help="Samples for `precision`: a folder with one in each .npz or .npy, or one .npz whose "
+    "arrays' first axis counts them. Else they are made up.",
+)
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is ready.")
 @click.option("--dry-run", is_flag=True, help="Cut the model, but deploy nothing.")
 @click.option(
@@ -96,6 +106,7 @@ def register(
     is_auto: bool,
     objective: Objective | None,
     verify: bool | None,
+    calibration: Path | None,
     no_wait: bool,
     dry_run: bool,
     timeout_ms: int,
@@ -127,9 +138,10 @@ def register(
     found = _read(model, config, model_id)
     found = _left_to_din(found, objective, is_auto=is_auto)
     registration = _adjusted(found, model_id, options, encrypt, verify, dry_run)
+    samples = read_calibration(calibration or registration.calibration)
     with ask(gateway) as client:
         try:
-            answer = _send(client, registration)
+            answer = _send(client, registration, samples)
         except DinError as error:
             raise registration.placed(error) from None
         if not (dry_run or no_wait):
@@ -153,7 +165,7 @@ def _adjusted(
     dry_run: bool,
 ) -> Registration:
     order = found.order
-    order = msgspec.structs.replace(
+    order = replace(
         order,
         model_id=model_id or order.model_id,
         backend_options={**order.backend_options, **pairs("--backend-option", options)},
@@ -161,7 +173,7 @@ def _adjusted(
         verify=order.verify if verify is None else verify,
         is_dry_run=dry_run,
     )
-    return Registration(found.model_path, order, found.document)
+    return replace(found, order=order)
 
 
 def _left_to_din(
@@ -176,20 +188,22 @@ def _left_to_din(
         raise click.UsageError("--objective goes with --auto, or with a strategy of type auto")
     if strategy.type != "auto" and (strategy.partition_points or strategy.slices):
         raise click.UsageError("--auto and a strategy that says where to cut exclude each other")
-    strategy = msgspec.structs.replace(
-        strategy, type="auto", objective=objective or strategy.objective
-    )
-    order = msgspec.structs.replace(found.order, slicing_strategy=strategy)
-    return Registration(found.model_path, order, found.document)
+    strategy = replace(strategy, type="auto", objective=objective or strategy.objective)
+    order = replace(found.order, slicing_strategy=strategy)
+    return replace(found, order=order)
 
 
-def _send(client: Client, registration: Registration) -> Answer:
+def _send(client: Client, registration: Registration, calibration: bytes) -> Answer:
+    """`calibration`: samples to go with it, or nothing."""
     with Progress("uploading") as progress:
         encrypt = registration.order.encrypt
         path = registration.model_path
         sha256 = client.upload(path, progress.sent, encrypt=encrypt)
         external = client.upload_beside(path, progress.sent, encrypt=encrypt)
-    order = msgspec.structs.replace(registration.order, source_sha256=sha256, external=external)
+        samples = upload_calibration(client, calibration, encrypt) if calibration else ""
+    order = replace(
+        registration.order, source_sha256=sha256, external=external, calibration_sha256=samples
+    )
     return client.order_model(order)
 
 
@@ -258,7 +272,7 @@ def _show(answer: Answer, output: str, *, dry_run: bool, no_wait: bool) -> None:
     for cut in view.cuts:
         across = f"{', '.join(cut.tensors)} cross ({crossing(cut.nbytes)})"
         say(f"cut after slice {cut.after_slice}: {across}")
-    for line in (*view.notes, *view.warnings):
+    for line in (*view.notes, *view.warnings, *rewrite_lines(view.rewrite)):
         say(line)
     if view.verification is not None and view.verification.state != "whole":
         say(view.verification.summary)

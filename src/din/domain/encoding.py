@@ -46,6 +46,10 @@ class EncodedTensor(Struct, frozen=True, kw_only=True):
     nbytes_exact: int | None = None
     channels: int = 0
     """With scales of their own; 0 = one scale, or none."""
+    mib_per_second: float | None = None
+    """What its way carries, where `auto` asked for it."""
+    way: str = ""
+    """From where that is known."""
     reason: str = ""
 
 
@@ -61,6 +65,20 @@ class OutputLoss(Struct, frozen=True, kw_only=True):
     trouble: str = ""
 
 
+class RewriteCheck(Struct, frozen=True, kw_only=True):
+    """By how much rewrites change what a model computes; kept in the version's record."""
+
+    rewrites: tuple[str, ...]
+    outputs: tuple[OutputLoss, ...] = ()
+    """Of the rewritten model against the model as it was given."""
+    samples: int = 0
+    samples_from: Literal["", "made up", "given"] = ""
+    node: str = ""
+    checked_at: str = ""
+    reason: str = ""
+    """Why nothing is known."""
+
+
 class PrecisionCheck(Struct, frozen=True, kw_only=True):
     """Why tensors of a version cross as they do; kept in its record."""
 
@@ -73,6 +91,8 @@ class PrecisionCheck(Struct, frozen=True, kw_only=True):
     """Of the encoding that was checked last."""
     tolerance: float | None = None
     samples: int = 0
+    """That were calibrated on."""
+    samples_checked: int = 0
     samples_from: Literal["", "made up", "given"] = ""
     node: str = ""
     checked_at: str = ""

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from din.domain.encoding import RewriteCheck
 from din.domain.node import NodeProfile
 from din.domain.probe import ProfileReport, VerifyReport
 
@@ -149,3 +150,5 @@ class VerifyView(Struct, frozen=True, kw_only=True):
     model_id: str
     version: str
     verification: Verification
+    rewrite: RewriteCheck | None = None
+    """Measured anew, on the same inputs."""

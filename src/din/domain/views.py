@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from din.domain.cuts import CutChoice, CutTable, CutWay
 from din.domain.deployment import DeploymentState
-from din.domain.encoding import PrecisionCheck
+from din.domain.encoding import PrecisionCheck, RewriteCheck
 from din.domain.model import EXTERNAL_FILES_MAX, CutFacts, Edge, ModelManifest, Slice, SliceKind
 from din.domain.node import NodeHealth, NodeProfile, NodeStatus
 from din.domain.plan import Plan
@@ -138,6 +138,8 @@ class ModelView(Struct, frozen=True, kw_only=True):
     """Whose it is; `default` is shared by all."""
     verification: Verification | None = None
     """Whether the slices compute what the whole does."""
+    rewrite: RewriteCheck | None = None
+    """By how much rewrites that were asked for change what it computes."""
     precision: PrecisionCheck | None = None
     """How tensors cross between the slices, and why, where not always exactly."""
     is_seal_due: bool = False
@@ -283,5 +285,7 @@ class RegisterModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     workers: int = 1
     replicas: int = 2
     is_dry_run: bool = False
+    calibration_sha256: str = ""
+    """Of inputs for calibrating (`domain.calibration`), uploaded as the model; empty = made up."""
     verify: bool = True
     """Compare the slices with the whole on one made-up input before the version is kept."""

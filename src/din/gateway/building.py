@@ -12,13 +12,13 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from din.artifacts.files import ArtifactFolder
-from din.domain.encoding import Encoding
+from din.domain.encoding import Encoding, RewriteCheck
 from din.domain.model import AdapterSpec, CarveAnswer, CarveRequest, ModelManifest, Partition
 from din.domain.profile import Verification
 from din.domain.views import RegisterModel
 from din.errors import Internal
 from din.gateway.carving import Carving
-from din.gateway.cutting import Choice, Choosing, choice_for, choice_of
+from din.gateway.cutting import Choice, Choosing, choice_for, choice_of, wished_nodes
 from din.gateway.encoding import Carve, Encoded
 from din.gateway.partition import build_partition, check_options, marked_private
 from din.gateway.record import ModelRecord, adapter_of, manifest_of, notes_of, sources_of
@@ -43,6 +43,18 @@ class Encode(Protocol):
         ...
 
 
+Adapters = tuple[AdapterSpec | None, AdapterSpec | None]
+"""Before and after."""
+
+
+class Compare(Protocol):
+    """By how much rewrites change what a model computes: `Examiner.compare`."""
+
+    async def __call__(self, subject: Subject) -> RewriteCheck | None:
+        """None without a rewrite. Never raises a DinError."""
+        ...
+
+
 class Builder:
     """Builds versions; keeps nothing."""
 
@@ -60,6 +72,7 @@ class Builder:
         self._chooser = chooser
         self.look_over: LookOver | None = None
         self.encode: Encode | None = None
+        self.compare: Compare | None = None
 
     async def build(
         self,
@@ -75,7 +88,7 @@ class Builder:
         """One version. `keep_sealed` takes sources of which only the sealed form is to stay, `drop`
         artifacts that are not needed; `chosen` are cuts chosen already. Raises as
         `ModelBook.register`."""
-        before, after = adapter_of(order.before, "before"), adapter_of(order.after, "after")
+        adapters = adapter_of(order.before, "before"), adapter_of(order.after, "after")
         is_encrypted = self.seals(order.encrypt)
         self._check_sources(order)
         choice = choice_of(chosen) if chosen is not None else await choice_for(order, self._chooser)
@@ -84,9 +97,9 @@ class Builder:
         try:
             check_options(order.backend_options, carved)
             tiles = tiles_of(order.slicing_strategy, carved)
-            partition = _partition(order, carved, before, after)
-            subject = _subject(order, carved, partition, tenant, is_encrypted=is_encrypted)
+            subject = _subject(order, carved, adapters, tenant, choice, is_encrypted=is_encrypted)
             verification = await self._verified(subject)
+            rewrite = await self.compare(subject) if self.compare is not None else None
             encoded = await self._encoded(subject, carved, choice.assignment)
             made |= (kept := artifacts_in(encoded.carved))
             if is_encrypted:
@@ -95,7 +108,7 @@ class Builder:
             drop(made - sources_of(order))
             raise
         drop(made - kept - sources_of(order))
-        carved, partition = encoded.carved, _partition(order, encoded.carved, before, after)
+        carved, partition = encoded.carved, _partition(order, encoded.carved, adapters)
         own = {"tenant": tenant, "is_encrypted": is_encrypted, "tiles": tiles}
         return ModelRecord(
             manifest=replace(_manifest(order, version, encoded, partition, choice), **own),
@@ -108,6 +121,7 @@ class Builder:
             choice=choice.facts,
             assignment=carved.assignment,
             verification=verification,
+            rewrite=rewrite,
             precision=encoded.check,
         )
 
@@ -189,24 +203,21 @@ def _manifest(
     )
 
 
-def _partition(
-    order: RegisterModel,
-    carved: CarveAnswer,
-    before: AdapterSpec | None,
-    after: AdapterSpec | None,
-) -> Partition:
-    partition = build_partition(carved, before, after)
+def _partition(order: RegisterModel, carved: CarveAnswer, adapters: Adapters) -> Partition:
+    partition = build_partition(carved, *adapters)
     return marked_private(partition, order.slicing_strategy.private)
 
 
 def _subject(
     order: RegisterModel,
     carved: CarveAnswer,
-    partition: Partition,
+    adapters: Adapters,
     tenant: str,
+    choice: Choice,
     *,
     is_encrypted: bool,
 ) -> Subject:
+    partition = _partition(order, carved, adapters)
     return Subject(
         order=order,
         slices=tuple(part for part in partition.slices if part.kind == "model"),
@@ -214,4 +225,5 @@ def _subject(
         inputs=carved.inputs,
         is_encrypted=is_encrypted,
         tenant=tenant,
+        wished=wished_nodes(choice.facts),
     )

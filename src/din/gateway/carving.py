@@ -34,7 +34,7 @@ from din.domain.model import (
     ExternalFile,
 )
 from din.domain.views import ErrorView
-from din.errors import DeadlineExceeded, DinError, Internal, error_of_code
+from din.errors import DeadlineExceeded, DinError, Internal, TooLarge, error_of_code
 from din.gateway.carve_cache import CarveCache, key_of
 from din.gateway.vault import Vault
 from din.system.descriptors import close_all, control_pair, receive_message
@@ -158,6 +158,16 @@ class Carving:
             finally:
                 close_all(opened)
 
+    async def read(self, sha256: str, nbytes_max: int) -> bytes:
+        """What was uploaded under this hash, sealed or not. Raises NotFound, TooLarge, and as
+        `Vault.open`."""
+        opened: list[int] = []
+        try:
+            path = Path(await self._source(sha256, opened))
+            return await asyncio.to_thread(_content, path, nbytes_max)
+        finally:
+            close_all(opened)
+
     async def seal_source(self, sha256: str) -> None:
         """Keep an uploaded model in sealed form as well; others may be reading the plain one.
         Raises NotFound, TooLarge, Unavailable."""
@@ -208,6 +218,16 @@ class Carving:
                 for part in answer.slices
             ),
         )
+
+
+def _content(path: Path, nbytes_max: int) -> bytes:
+    nbytes = path.stat().st_size
+    if nbytes > nbytes_max:
+        raise TooLarge(
+            f"the file has {nbytes} bytes, and one of its kind at most {nbytes_max}",
+            hint="give less at once",
+        )
+    return path.read_bytes()
 
 
 def _without(message: str, shown: Mapping[str, str]) -> str:

@@ -31,9 +31,8 @@ from din.gateway.dialable import dialable
 from din.gateway.direct import DirectWorkers
 from din.gateway.dispatch import Dispatch
 from din.gateway.drains import DrainBook
-from din.gateway.encoding import Encoder, EncodingRooms
 from din.gateway.epochs import EpochBook
-from din.gateway.examination import examiner_of, probes_of
+from din.gateway.examination import encoder_of, examiner_of, probes_of
 from din.gateway.fleet import Fleet
 from din.gateway.labels import LabelBook
 from din.gateway.links import NodeLinks
@@ -162,8 +161,8 @@ class Gateway:
             keeper = self.models.keeper
             keeper.needed_too, cache.drop = cache.held, keeper.drop
         self.models.builder.look_over = self.examiner.look_over
-        rooms = EncodingRooms(self.examiner, self.fleet.fleet_nodes, self.effects.wall_clock_iso)
-        self.models.builder.encode = Encoder(rooms).encode
+        self.models.builder.encode = encoder_of(self).encode
+        self.models.builder.compare = self.examiner.compare
         self.deployer.on_ready = self._model_ready
         self.deployer.on_failed = self._model_failed
         self.deployer.on_too_large = self._model_too_large

@@ -26,6 +26,7 @@ from din.domain.profile import (
 from din.domain.trust import GATEWAY, Caller
 from din.errors import Denied
 from din.gateway.audit import AuditLog
+from din.gateway.encoding import Encoder
 from din.gateway.examining import Examiner, ExaminerRooms
 from din.gateway.live_factors import pairs_of
 from din.gateway.metrics import GatewayMetrics
@@ -34,6 +35,7 @@ from din.gateway.probes import ProbeRooms, Probes
 from din.gateway.record import ModelRecord
 from din.gateway.request_tools import RequestTools
 from din.gateway.traces import TraceBook
+from din.gateway.trial import EncodingRooms
 
 if TYPE_CHECKING:
     from din.gateway.core import Gateway
@@ -63,6 +65,20 @@ def examiner_of(gateway: Gateway) -> Examiner:
             wall_clock_iso=gateway.effects.wall_clock_iso,
             table=gateway.cutter.table,
             live_pairs=partial(_live_pairs, gateway),
+        )
+    )
+
+
+def encoder_of(gateway: Gateway) -> Encoder:
+    """Who decides about encodings in a gateway, by its probes and by what it knows of ways."""
+    effects = gateway.effects
+    return Encoder(
+        EncodingRooms(
+            examiner=gateway.examiner,
+            fleet_nodes=gateway.fleet.fleet_nodes,
+            known_ways=gateway.ways.known,
+            read=effects.carving.read,
+            wall_clock_iso=effects.wall_clock_iso,
         )
     )
 
@@ -114,9 +130,14 @@ class Examination:
         record = self._owned(model_id, version, caller)
         async with self._noted(caller, "model.verify", record):
             found = await self._examiner.verify(record, asked)
-            await self._models.verified(record, replace(found, report=None))
-        manifest = record.manifest
-        return VerifyView(model_id=manifest.model_id, version=manifest.version, verification=found)
+            rewrite = await self._examiner.compare_again(record, asked)
+            await self._models.verified(record, replace(found, report=None), rewrite)
+        return VerifyView(
+            model_id=record.manifest.model_id,
+            version=record.manifest.version,
+            verification=found,
+            rewrite=rewrite,
+        )
 
     def _owned(self, model_id: str, version: str | None, caller: Caller) -> ModelRecord:
         record = self._models.record(model_id, version)

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from din.domain.cuts import CutTable
+from din.domain.encoding import RewriteCheck
 from din.domain.model import Artifact, CarveAnswer, Slice
 from din.domain.node import FleetNode
 from din.domain.probe import PROBED, ProbeOrder, ProfileReport, VerifyReport
@@ -31,9 +32,11 @@ from din.domain.strategy import Strategy
 from din.domain.tensor import TensorMeta, TensorSpec, check_tensor
 from din.domain.views import RegisterModel
 from din.errors import BadTensor, CannotPlace, DinError, ExecutionFailed
+from din.gateway.calibration import NOTHING_GIVEN, Given
 from din.gateway.probes import Probed, ProbeJob, Probes
 from din.gateway.profiles import ProfileBook
 from din.gateway.record import ModelRecord
+from din.gateway.rewriting import Rewriting
 from din.gateway.verification import (
     UNKNOWN,
     WHOLE,
@@ -94,6 +97,7 @@ class Examiner:
 
     def __init__(self, rooms: ExaminerRooms) -> None:
         self._rooms = rooms
+        self._rewriting = Rewriting(self, rooms.wall_clock_iso)
 
     # Profiles.
 
@@ -101,7 +105,7 @@ class Examiner:
         """Of one node, or of one node of each class. Raises NotFound, CannotPlace without any node,
         BadTensor for given inputs; what one node cannot do stands in its item."""
         subject = Subject.of(record)
-        specs, metas, chunks = given_of(asked.inputs, subject.inputs)
+        given = given_of(asked.inputs, subject.inputs)
         shapes = asked.shapes | {each.name: each.shape for each in asked.inputs}
         nodes = self._one_of_each(asked.node)
         with self._rooms.borrowing() as made:
@@ -113,7 +117,7 @@ class Examiner:
                 rounds=asked.rounds,
                 milliseconds_max=asked.timeout_ms // 8,
             )
-            job = self._job(subject, order, (whole,), specs, metas, chunks)
+            job = self._job(subject, order, (whole,), given)
             items = [await self._item(subject, job, node, shapes, asked) for node in nodes]
         items = [replace(each, live_factor=await self._live_factor(record, each)) for each in items]
         manifest = record.manifest
@@ -227,7 +231,7 @@ class Examiner:
             return Verification(
                 state=WHOLE, summary="the model is one slice: there is nothing to compare"
             )
-        specs, metas, chunks = given_of(asked.inputs, subject.inputs)
+        given = given_of(asked.inputs, subject.inputs)
         untested = behind_random(subject.slices, subject.edges)
         node_id = self._one_of_each(asked.node)[0].profile.node_id if asked.node else None
         reports: list[VerifyReport] = []
@@ -243,7 +247,7 @@ class Examiner:
                     seed=asked.seed,
                     is_quick=is_quick,
                 )
-                job = self._job(subject, order, (whole, *window), specs, metas, chunks)
+                job = self._job(subject, order, (whole, *window), given)
                 probed = await self._rooms.probes.run(job, node_id, asked.timeout_ms)
                 if not isinstance(probed.report, VerifyReport):
                     raise ExecutionFailed(f"node {probed.node} answered with another report")
@@ -251,17 +255,36 @@ class Examiner:
                 node, node_id = probed.node, probed.node_id
         return verdict(merged(reports), node, self._rooms.wall_clock_iso())
 
-    # For both, and for the choice of encodings.
+    # Rewrites.
+
+    async def compare(self, subject: Subject) -> RewriteCheck | None:
+        """By how much the rewrites of a new version change its numbers. Raises nothing."""
+        return await self._rewriting.compare(subject)
+
+    async def compare_again(self, record: ModelRecord, asked: VerifyModel) -> RewriteCheck | None:
+        """The same on given inputs. Raises BadTensor for those."""
+        subject = Subject.of(record)
+        given = given_of(asked.inputs, subject.inputs)
+        return await self._rewriting.compare(
+            subject, given, shapes=asked.shapes, seed=asked.seed, timeout_ms=asked.timeout_ms
+        )
+
+    # For all, and for the choice of encodings.
 
     def borrowing(self) -> AbstractContextManager[set[str]]:
         """Artifacts put into the set are kept until it is left."""
         return self._rooms.borrowing()
 
     async def ask(
-        self, subject: Subject, order: ProbeOrder, parts: Sequence[Slice], timeout_ms: int
+        self,
+        subject: Subject,
+        order: ProbeOrder,
+        parts: Sequence[Slice],
+        timeout_ms: int,
+        given: Given = NOTHING_GIVEN,
     ) -> Probed:
         """Run one probe over these parts on any node. Raises as `Probes.run`."""
-        job = self._job(subject, order, parts, (), (), ())
+        job = self._job(subject, order, parts, given)
         return await self._rooms.probes.run(job, None, timeout_ms)
 
     async def whole(self, subject: Subject, made: set[str]) -> Slice:
@@ -282,24 +305,22 @@ class Examiner:
         subject: Subject,
         order: ProbeOrder,
         parts: Sequence[Slice],
-        specs: tuple[TensorSpec, ...],
-        metas: tuple[TensorMeta, ...],
-        chunks: tuple[tuple[bytes, ...], ...],
+        given: Given,
     ) -> ProbeJob:
         artifacts = files_of(parts)
         models = sum(each.nbytes for each in artifacts if each.role == "model")
-        read = {each.name for each in parts[0].inputs}  # what no operator reads goes nowhere
-        kept = [place for place, spec in enumerate(specs) if spec.name in read]
+        given = given.only(each.name for each in parts[0].inputs)  # others go nowhere
+        inputs = sum(meta.nbytes for meta in given.metas)
         return ProbeJob(
             order=order,
             subject=subject.order.model_id,
             artifacts=artifacts,
             backend_options=subject.order.backend_options,
-            specs=tuple(specs[place] for place in kept),
-            metas=tuple(metas[place] for place in kept),
-            chunks=tuple(chunks[place] for place in kept),
+            specs=given.specs,
+            metas=given.metas,
+            chunks=given.chunks,
             # One model is loaded at a time, and all files are read or mapped.
-            memory_mib=max(part.memory_mib for part in parts) + -(-models // MIB),
+            memory_mib=max(part.memory_mib for part in parts) + -(-(models + inputs) // MIB),
             is_sensitive=any(part.is_sensitive for part in subject.slices),
             tenant=subject.tenant,
         )
@@ -312,9 +333,7 @@ def files_of(parts: Sequence[Slice]) -> tuple[Artifact, ...]:
     return (*models, *(each for each in weights.values() if each.role == "weights"))
 
 
-def given_of(
-    tensors: Sequence[GivenTensor], inputs: Collection[TensorSpec]
-) -> tuple[tuple[TensorSpec, ...], tuple[TensorMeta, ...], tuple[tuple[bytes, ...], ...]]:
+def given_of(tensors: Sequence[GivenTensor], inputs: Collection[TensorSpec]) -> Given:
     """Given inputs held against the model's signature. Raises BadTensor."""
     known = {spec.name: spec for spec in inputs}
     symbols: dict[str, int] = {}
@@ -332,4 +351,4 @@ def given_of(
         check_tensor(spec, meta, symbols)
         specs[each.name] = spec
         metas.append(meta)
-    return tuple(specs.values()), tuple(metas), tuple((each.data,) for each in tensors)
+    return Given(tuple(specs.values()), tuple(metas), tuple((each.data,) for each in tensors))

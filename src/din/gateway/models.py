@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from din.access.scopes import owns
 from din.artifacts.files import ArtifactFolder
+from din.domain.encoding import RewriteCheck
 from din.domain.node import NodeId
 from din.domain.profile import Verification
 from din.domain.trust import GATEWAY, Caller
@@ -260,7 +261,9 @@ class ModelBook:
                     await self._store.delete(key_of(record))
             raise
 
-    async def verified(self, record: ModelRecord, found: Verification) -> None:
+    async def verified(
+        self, record: ModelRecord, found: Verification, rewrite: RewriteCheck | None = None
+    ) -> None:
         """Keep what was found of a version, if it still is the same. Raises Unavailable when the
         disk is full."""
         manifest = record.manifest
@@ -269,7 +272,7 @@ class ModelBook:
             if versions.get(manifest.version) is not record:
                 return
             assert self._deployer is not None, "connect() comes first"
-            after = replace(record, verification=found)
+            after = replace(record, verification=found, rewrite=rewrite)
             await self._store.put(key_of(after), msgspec.json.encode(after))
             versions[manifest.version] = after
             self._deployer.follow(record, after)

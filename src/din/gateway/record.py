@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from din.adapters.catalogue import check_adapter
 from din.domain.cuts import CutChoice
-from din.domain.encoding import PrecisionCheck
+from din.domain.encoding import PrecisionCheck, RewriteCheck
 from din.domain.model import (
     AdapterSpec,
     CarveAnswer,
@@ -24,7 +24,7 @@ from din.domain.profile import Verification
 from din.domain.strategy import check_strategy
 from din.domain.tensor import TensorSpec
 from din.domain.views import RegisterModel
-from din.errors import Internal, UsageError
+from din.errors import BadStrategy, Internal, UsageError
 from din.gateway.partition import adapted_signature
 from din.store.contract import Entry
 
@@ -48,6 +48,8 @@ class ModelRecord(Struct, frozen=True, kw_only=True):
     """Slice of each operator, in the order of the model's CutTable."""
     verification: Verification | None = None
     """Whether its slices compute what the whole does, as found last; None before that was asked."""
+    rewrite: RewriteCheck | None = None
+    """By how much rewrites that were asked for change what it computes."""
     precision: PrecisionCheck | None = None
     """How tensors cross between its slices, and why; None where all were to cross exactly."""
 
@@ -94,8 +96,9 @@ def artifacts_of(record: ModelRecord) -> set[str]:
 
 
 def sources_of(order: RegisterModel) -> set[str]:
-    """What was uploaded: the model, and the files beside it."""
-    return {order.source_sha256, *order.external.values()}
+    """What was uploaded: the model, the files beside it, and inputs to calibrate on."""
+    calibration = {order.calibration_sha256} if order.calibration_sha256 else set[str]()
+    return {order.source_sha256, *order.external.values(), *calibration}
 
 
 def newest_of(versions: Mapping[str, ModelRecord]) -> str:
@@ -111,6 +114,12 @@ def key_of(record: ModelRecord) -> str:
 def check_order(order: RegisterModel) -> None:
     """Raises UsageError for workers or replicas out of bounds, BadStrategy."""
     check_strategy(order.slicing_strategy)
+    if order.calibration_sha256 and order.slicing_strategy.precision == "exact":
+        raise BadStrategy(
+            "calibration inputs are given, and slicing_strategy.precision is exact: nothing is "
+            "calibrated",
+            hint='leave them out, or set "precision" to "auto", "uint8" or "fp16"',
+        )
     for name, value, most in (
         ("workers", order.workers, WORKERS_MAX),
         ("replicas", order.replicas, REPLICAS_MAX),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
@@ -22,7 +22,9 @@ from din.domain.node import FleetNode
 from din.domain.probe import CalibrateReport, PrecisionReport, ProbeOrder, TensorRange
 from din.domain.tensor import DTYPE_BYTES, TensorSpec
 from din.errors import BadStrategy, ExecutionFailed, TooLarge
+from din.gateway.calibration import NOTHING_GIVEN, Given, Samples
 from din.gateway.verification import Subject, behind_random, in_order, part_of, weights_in
+from din.placement.capability import capability_of
 from din.placement.precision import (
     Refused,
     encoded_bytes,
@@ -34,7 +36,7 @@ from din.placement.precision import (
     too_lossy,
     unsupported,
 )
-from din.placement.ways import WayFacts
+from din.placement.rates import KnownWays, Rate
 
 if TYPE_CHECKING:
     from din.gateway.probes import Probed
@@ -58,9 +60,14 @@ class Examining(Protocol):
         ...
 
     async def ask(
-        self, subject: Subject, order: ProbeOrder, parts: Sequence[Slice], timeout_ms: int
+        self,
+        subject: Subject,
+        order: ProbeOrder,
+        parts: Sequence[Slice],
+        timeout_ms: int,
+        given: Given = NOTHING_GIVEN,
     ) -> Probed:
-        """Run one probe over these parts. Raises DinError."""
+        """Run one probe over these parts on these inputs. Raises DinError."""
         ...
 
 
@@ -70,6 +77,9 @@ class EncodingRooms:
 
     examiner: Examining
     fleet_nodes: Callable[[], Sequence[FleetNode]]
+    known_ways: Callable[[], KnownWays]
+    read: Callable[[str, int], Awaitable[bytes]]
+    """An artifact by its hash, of so many bytes at most."""
     wall_clock_iso: Callable[[], str]
 
 
@@ -93,8 +103,11 @@ class Trial:
         whole: Slice,
         tensors: Mapping[str, TensorSpec],
         reasons: dict[str, str],
+        rates: Mapping[str, Rate],
+        samples: Samples,
         made: set[str],
     ) -> None:
+        """`rates`: of the ways of tensors, where a tensor is to be encoded on slow ones only."""
         self._rooms = rooms
         self._subject = subject
         self._carved = carved
@@ -102,10 +115,12 @@ class Trial:
         self._whole = whole
         self._tensors = tensors
         self._reasons = reasons
+        self._rates = rates
+        self._given = samples
         self._made = made
         self._ranges: dict[str, TensorRange] = {}
         self._warnings: tuple[str, ...] = ()
-        self._samples = 0
+        self._samples = self._samples_checked = 0
         self._losses: tuple[OutputLoss, ...] = ()
         self._tolerance: float | None = None
         self._node = ""
@@ -118,24 +133,40 @@ class Trial:
             parts=(replace(part_of(self._whole), index=-1),),
             tensors=names,
             samples=SAMPLES_DEFAULT,
+            is_stacked=self._is_given,
         )
-        examiner = self._rooms.examiner
-        probed = await examiner.ask(self._subject, order, (self._whole,), PROBE_MS_MAX)
+        given = self._given.to_calibrate
+        probed = await self._rooms.examiner.ask(
+            self._subject, order, (self._whole,), PROBE_MS_MAX, given
+        )
         report = probed.report
         if not isinstance(report, CalibrateReport):
             raise ExecutionFailed(f"node {probed.node} answered with a report of another kind")
         self._ranges = {each.name: each for each in report.ranges}
         self._samples, self._node = report.samples, probed.node
         self._warnings = (
-            "calibrated on made-up inputs, whose ranges are not those of real ones",
+            *self._doubts_of_samples(),
             *spread_warnings(report.ranges, report.samples),
         )
 
-    async def attempt(
-        self, kind: EncodingKind, open_: Mapping[str, TensorSpec], way: WayFacts | None
-    ) -> Encoded | None:
+    @property
+    def _is_given(self) -> bool:
+        """Whether the model reads anything of what was given."""
+        return any(spec.name in self._given.rows for spec in self._whole.inputs)
+
+    def _doubts_of_samples(self) -> Iterator[str]:
+        if not self._is_given:
+            yield "calibrated on made-up inputs, whose ranges are not those of real ones"
+            return
+        if self._given.count == 1:
+            yield "the one sample that was given calibrated and checked: give others to check"
+        read = {each.name for each in self._whole.inputs}
+        if missing := [name for name in self._given.missing if name in read]:
+            yield f"made up, as no sample of it was given: {', '.join(missing)}"
+
+    async def attempt(self, kind: EncodingKind, open_: Mapping[str, TensorSpec]) -> Encoded | None:
         """One kind; None when it gives nothing or loses too much."""
-        found = await self._carved_for(kind, self._encodings(kind, open_, way))
+        found = await self._carved_for(kind, self._encodings(kind, open_))
         if found is None:
             return None
         answer, encodings = found
@@ -161,7 +192,8 @@ class Trial:
     ) -> tuple[CarveAnswer, dict[str, Encoding]] | None:
         """Slices with these encodings but those that keep every node from holding a slice; these
         are taken out. None without any left. Raises BadStrategy for a kind that was named."""
-        nodes = [each for each in self._rooms.fleet_nodes() if each.status == "ready"]
+        ready = [each for each in self._rooms.fleet_nodes() if each.status == "ready"]
+        kinds = set(map(capability_of, ready))
         plain = {part.index: part for part in self._carved.slices}
         while encodings:
             answer = await self._carve(encodings)
@@ -169,7 +201,7 @@ class Trial:
             barred = {
                 part.index: reason
                 for part in answer.slices
-                if (reason := unsupported(plain[part.index], part, nodes))
+                if (reason := unsupported(plain[part.index], part, kinds))
             }
             touching = {
                 edge.tensor: barred[index]
@@ -201,13 +233,14 @@ class Trial:
         return Encoded(self._carved, self._check("exact", reason, {}))
 
     def _encodings(
-        self, kind: EncodingKind, open_: Mapping[str, TensorSpec], way: WayFacts | None
+        self, kind: EncodingKind, open_: Mapping[str, TensorSpec]
     ) -> dict[str, Encoding]:
         encodings: dict[str, Encoding] = {}
         for name, spec in open_.items():
             seen = self._ranges[name]
             size = exact_bytes(spec, seen) or 0
-            fast = slow_enough(size, spec.dtype, kind, way) if way is not None else ""
+            rate = self._rates.get(name)
+            fast = slow_enough(size, spec.dtype, kind, rate) if rate is not None else ""
             made = Refused(fast) if fast else encoding_of(spec, seen, kind)
             if isinstance(made, Refused):
                 self._reasons[name] = made.reason
@@ -227,13 +260,16 @@ class Trial:
             kind="precision",
             parts=(replace(part_of(self._whole), index=-1), *map(part_of, parts[1:])),
             samples=SAMPLES_DEFAULT,
+            is_stacked=self._is_given,
             seed=SAMPLES_DEFAULT,  # others than calibration saw, so that saturating shows
             untested=behind_random(answer.slices, answer.edges),
         )
-        probed = await self._rooms.examiner.ask(self._subject, order, parts, PROBE_MS_MAX)
+        probed = await self._rooms.examiner.ask(
+            self._subject, order, parts, PROBE_MS_MAX, self._given.to_check
+        )
         if not isinstance(probed.report, PrecisionReport):
             raise ExecutionFailed(f"node {probed.node} answered with a report of another kind")
-        self._node = probed.node
+        self._node, self._samples_checked = probed.node, probed.report.samples
         return probed.report.outputs
 
     def _check(
@@ -242,18 +278,20 @@ class Trial:
         reason: str,
         encodings: Mapping[str, Encoding],
     ) -> PrecisionCheck:
+        why = (self._reasons, self._rates)
         return PrecisionCheck(
             asked=self._subject.order.slicing_strategy.precision,
             kind=kind,
             reason=reason,
             tensors=tuple(
-                told_of(spec, encodings.get(name), self._ranges.get(name), self._reasons)
+                told_of(spec, encodings.get(name), self._ranges.get(name), *why)
                 for name, spec in self._tensors.items()
             ),
             outputs=self._losses,
             tolerance=self._tolerance,
             samples=self._samples,
-            samples_from="made up" if self._samples else "",
+            samples_checked=self._samples_checked,
+            samples_from="" if not self._samples else "given" if self._is_given else "made up",
             node=self._node,
             checked_at=self._rooms.wall_clock_iso(),
             warnings=self._warnings,
@@ -265,8 +303,10 @@ def told_of(
     encoding: Encoding | None,
     seen: TensorRange | None,
     reasons: Mapping[str, str],
+    rates: Mapping[str, Rate],
 ) -> EncodedTensor:
     """One tensor as people see it."""
+    rate = rates.get(spec.name)
     size = exact_bytes(spec, seen) if spec.dtype in DTYPE_BYTES else None
     if encoding is None:
         return EncodedTensor(
@@ -275,6 +315,8 @@ def told_of(
             nbytes=size,
             nbytes_exact=size,
             reason=reasons.get(spec.name, ""),
+            mib_per_second=rate.mib_per_second if rate is not None else None,
+            way=rate.source if rate is not None else "",
         )
     return EncodedTensor(
         tensor=spec.name,
@@ -282,4 +324,6 @@ def told_of(
         nbytes=encoded_bytes(size, spec.dtype, encoding.kind) if size is not None else None,
         nbytes_exact=size,
         channels=len(encoding.scale) if encoding.axis is not None else 0,
+        mib_per_second=rate.mib_per_second if rate is not None else None,
+        way=rate.source if rate is not None else "",
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec.structs import replace
 
 from din.domain.model import ARTIFACTS_MAX, GATEWAY, Edge, Slice
+from din.domain.node import NodeId
 from din.domain.probe import (
     ProbeOrder,
     ProbePart,
@@ -39,6 +40,8 @@ class Subject:
     inputs: tuple[TensorSpec, ...]
     is_encrypted: bool
     tenant: str
+    wished: Mapping[int, NodeId] = field(default_factory=dict[int, NodeId])
+    """Where slices shall lie by a choice of cuts."""
 
     @staticmethod
     def of(record: ModelRecord) -> Subject:

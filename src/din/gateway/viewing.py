@@ -138,6 +138,7 @@ def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
         tenant=manifest.tenant,
         verification=record.verification,
         precision=record.precision,
+        rewrite=record.rewrite,
         is_seal_due=not manifest.is_encrypted and gateway.vault.seals(record.order.encrypt),
     )
 

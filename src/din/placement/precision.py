@@ -6,8 +6,7 @@ spares cost more. Whether the accuracy is still good enough only a run can tell.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from math import isfinite, prod
 from typing import Final
 
@@ -24,13 +23,12 @@ from din.domain.encoding import (
     OutputLoss,
 )
 from din.domain.model import Slice
-from din.domain.node import FleetNode
 from din.domain.probe import TensorRange
 from din.domain.strategy import Precision
 from din.domain.support import lacks, told
 from din.domain.tensor import DTYPE_BYTES, TensorSpec
-from din.placement.capability import capability_of, operators_wish, wish_of
-from din.placement.ways import ASSUMED, WayFacts
+from din.placement.capability import Capability, operators_wish, wish_of
+from din.placement.rates import Rate
 
 CODING_MS_PER_MIB: Final = 1.0
 """Encoding and decoding together, per MiB of the plain tensor: twice what an idle core takes."""
@@ -40,10 +38,6 @@ SPREAD_MIN: Final = 0.1
 """Samples that differ by less than this share of all deviation look alike."""
 CODES_MAX: Final = 255
 HEADROOM: Final = 0.1
-LINK_LABEL: Final = "link_mbit"
-"""How fast a node's network is, where somebody said so."""
-BITS_PER_BYTE: Final = 8
-_SPEED: Final = re.compile(r"[1-9][0-9]{0,6}")
 _MIB: Final = 1024 * 1024
 _SMALLEST_SCALE: Final = 2.0**-126
 """A scale below is no normal FP32."""
@@ -82,7 +76,7 @@ def encoded_bytes(nbytes: int, dtype: str, kind: EncodingKind) -> int:
     return nbytes // DTYPE_BYTES[dtype] * BYTES_PER_ELEMENT[kind]
 
 
-def slow_enough(nbytes: int, dtype: str, kind: EncodingKind, way: WayFacts) -> str:
+def slow_enough(nbytes: int, dtype: str, kind: EncodingKind, way: Rate) -> str:
     """ "" where encoding a tensor of that size spares enough on that way, else why it does not."""
     spared = nbytes - encoded_bytes(nbytes, dtype, kind)
     spared_ms = spared / _MIB / way.mib_per_second * 1000
@@ -90,28 +84,16 @@ def slow_enough(nbytes: int, dtype: str, kind: EncodingKind, way: WayFacts) -> s
     if spared_ms > GAIN_MIN * coding_ms:
         return ""
     return (
-        f"its way carries {way.mib_per_second:g} MiB/s: {kind} would spare {spared_ms:.3g} ms and "
-        f"cost {coding_ms:.3g} ms"
+        f"its way carries {way.mib_per_second:.4g} MiB/s ({way.source}): {kind} would spare "
+        f"{spared_ms:.3g} ms and cost {coding_ms:.3g} ms"
     )
 
 
-def slowest_way(nodes: Sequence[FleetNode]) -> WayFacts:
-    """Between the nodes that are ready: as fast as the slowest of them by its label LINK_LABEL, in
-    Mbit/s, else as fast as is assumed."""
-    speeds = [
-        float(text) / BITS_PER_BYTE * 1e6 / _MIB
-        for node in nodes
-        if node.status == "ready"
-        and _SPEED.fullmatch(text := node.profile.labels.get(LINK_LABEL, ""))
-    ]
-    return WayFacts(mib_per_second=min([ASSUMED.mib_per_second, *speeds]))
-
-
-def unsupported(plain: Slice, coded: Slice, nodes: Sequence[FleetNode]) -> str:
-    """ "" unless encoding bars every ready node that could hold a slice, else what its backend
+def unsupported(plain: Slice, coded: Slice, kinds: Iterable[Capability]) -> str:
+    """ "" unless encoding bars every kind of node that could hold a slice, else what its backend
     lacks there. Where no node could hold it anyway, encoding is not to blame."""
     wish = wish_of(plain)
-    here = [each for each in map(capability_of, nodes) if wish.is_met_by(each)]
+    here = [each for each in kinds if wish.is_met_by(each)]
     asked = operators_wish(coded)
     if not here or any(asked.is_met_by(each) for each in here):
         return ""

@@ -41,7 +41,7 @@ def _rewritten(model: ModelProto, name: Rewrite) -> str:
     plural = "s" if len(changed) > 1 else ""
     return (
         f"rewrite {name} changed {len(changed)} operator{plural} ({shown}{more}): the model "
-        "computes other numbers than the file, by how much is not measured yet"
+        "computes other numbers than the file"
     )
 
 
