@@ -349,6 +349,14 @@ def test_inspect_shows_why_din_cut_it_so(fake: FakeGateway, run: Run) -> None:
     assert WAY_WORDS in told
 
 
+def test_a_throughput_is_told_in_answers_a_second(fake: FakeGateway, run: Run) -> None:
+    choice = replace(CHOICE, objective="throughput", cost=4.0)
+    view = SliceAgainView(model_id="centerface", version="4", is_changed=False, reason="because",
+                          cost_before=5.0, choice=choice)  # fmt: skip
+    fake.routes["POST", "/api/v1/models/centerface/slice"] = document(view)
+    assert run("model", "slice", "centerface").stdout.split()[-2:] == ["200.0/s", "250.0/s"]
+
+
 @pytest.mark.parametrize("is_changed", [True, False])
 def test_slicing_again_says_what_came_of_it(fake: FakeGateway, run: Run, is_changed: bool) -> None:
     view = SliceAgainView(model_id="centerface", version="4", is_changed=is_changed,

@@ -4,14 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import yaml
 
 from din.cli.infer import _plain
-from din.cli.trace import waterfall
+from din.cli.trace import tries_of, waterfall
 from din.domain.request import Span
-from din.domain.views import ModelList, StuckSlice
+from din.domain.views import ModelList, PlanView, StuckSlice
 from tests.cli.conftest import Run
 from tests.client.fake_gateway import (
     FakeGateway,
@@ -259,6 +260,18 @@ def test_a_plan_shows_who_and_why_not(run: Run) -> None:
     assert (told.exit_code, told.stdout) == (0, PLAN)
 
 
+def test_a_plan_shows_the_replicas_of_a_slice_together(fake: FakeGateway, run: Run) -> None:
+    plan = plan_view().plan
+    first = plan.placements[0]
+    chain = [
+        msgspec.structs.replace(first, slice_index=index, slice_name=f"s{index}", node=node)
+        for index, node in [(0, "a"), (1, "b"), (0, "c"), (1, "d")]
+    ]
+    shown = msgspec.structs.replace(plan, placements=tuple(chain))
+    fake.routes["GET", "/api/v1/plan"] = document(PlanView(plan=shown))
+    assert run("plan", "centerface", "-o", "name").stdout.split() == ["a", "c", "b", "d"]
+
+
 def test_an_impossible_plan_is_exit_code_3_with_its_reasons(fake: FakeGateway, run: Run) -> None:
     fake.routes["GET", "/api/v1/plan"] = document(plan_view(is_possible=False))
     told = run("plan", "centerface")
@@ -304,6 +317,19 @@ def test_retries_are_told_with_their_reason(fake: FakeGateway, run: Run) -> None
     fake.routes["GET", "/api/v1/traces/req-8a3f2b1c"] = document(trace(attempts=tries))
     told = run("trace", "show", "req-8a3f2b1c").stdout
     assert "try 1: node a: link closed on a (5.0 ms)" in told
+
+
+def test_shards_that_came_through_at_once_are_no_retries(fake: FakeGateway, run: Run) -> None:
+    from din.domain.request import AttemptRecord
+
+    shards = tuple(
+        AttemptRecord(attempt=1, nodes=(node,), outcome="completed", duration_ms=5)
+        for node in ("a", "b")
+    )
+    shown = trace(attempts=shards, path="shards")
+    fake.routes["GET", "/api/v1/traces/req-8a3f2b1c"] = document(shown)
+    assert "try 1" not in run("trace", "show", "req-8a3f2b1c").stdout
+    assert tries_of(shown) == 1
 
 
 def test_a_failed_request_tells_why(fake: FakeGateway, run: Run) -> None:

@@ -17,6 +17,8 @@ from PIL import Image
 from din.cli.calibration import read_calibration
 from din.cli.jsonc import parse_jsonc
 from din.cli.model_file import read_model_file
+from din.domain.cuts import ChosenSlice, CutChoice
+from din.domain.node import NodeId
 from din.domain.strategy import SliceSetting
 from din.domain.views import RegisterModel
 from din.errors import BadStrategy, UsageError
@@ -172,7 +174,7 @@ def test_registering_uploads_orders_waits_and_shows_nodes(
     assert told.exit_code == 0, told.stderr
     assert "backbone" in told.stdout
     assert "edge-gpu-01" in told.stdout
-    assert "cut after slice 0: 404 cross (1.5 KiB)" in told.stderr
+    assert "cut after slice 0: 404 crosses (1.5 KiB)" in told.stderr
     assert told.stderr.endswith(
         "it takes input.1 FP32 [1, 3, H, ?]\nnext: din infer centerface --input TENSOR.npy\n"
     )
@@ -255,6 +257,18 @@ def test_a_dry_run_is_said_to_the_gateway_and_waits_for_nothing(
     assert "was cut and not registered" in told.stderr
 
 
+def test_a_model_that_din_left_whole_says_why(fake: FakeGateway, run: Run, tmp_path: Path) -> None:
+    why = "whole on edge-1, 9.6 ms: splitting does not pay, the best split would be 10.2 ms"
+    part = ChosenSlice(node_id=NodeId("n1"), node="edge-1", operators=9, first="a", last="b",
+                       compute_ms=9.6, memory_mib=60)  # fmt: skip
+    choice = CutChoice(objective="latency", unit="ms", cost=9.6, slices=(part,), alone=None,
+                       is_split_refused=True, best_split=10.2, reason=why, times_from="flops",
+                       nodes_considered=2, blocks=4)  # fmt: skip
+    serve_registration(fake, model_view(choice=choice))
+    told = run("model", "register", "--config", str(model_file(tmp_path)))
+    assert f"DIN does not cut it: {why}" in told.stderr
+
+
 def test_no_node_that_fits_is_exit_code_3_with_the_reason(
     fake: FakeGateway, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,7 +278,8 @@ def test_no_node_that_fits_is_exit_code_3_with_the_reason(
     serve_registration(fake, model_view(state="placing", reason=reason, hint="start one"))
     told = run("model", "register", "--config", str(model_file(tmp_path)))
     assert told.exit_code == 3
-    assert told.stderr == f"error: {reason}\nhint: start one\n"
+    stays = "centerface version 1 stays registered, placed when a node fits it"
+    assert told.stderr == f"error: {reason}\nhint: start one; {stays}\n"
 
 
 def test_a_slice_that_could_not_be_loaded_is_exit_code_4(

@@ -378,7 +378,7 @@ def test_where_nothing_can_be_encoded_everything_crosses_exactly() -> None:
     script = Script(GOOD, {"t1": {"is_finite": False}})
     check = script.encode("uint8").check
     assert check is not None
-    assert (check.kind, check.reason) == ("exact", "no tensor can be encoded")
+    assert (check.kind, check.reason) == ("exact", "for no tensor an encoding fits and pays")
     assert "NaN or infinity" in check.tensors[0].reason
     assert [each.kind for each in script.orders] == ["calibrate"]
 

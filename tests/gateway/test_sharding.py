@@ -118,8 +118,23 @@ def test_a_batch_without_a_task_is_left_to_those_with_one():
 # What is computed.
 
 
-def sharded(compute, rows: int, reports: Reports, tiles: Tiles = TILES):
-    """Answer of a batch whose runs compute this function; and how many rows each run had."""
+class Durations(TraceBook):
+    """Traces that tell only how long requests took."""
+
+    def __init__(self) -> None:
+        super().__init__(str, lambda: "now")
+        self.told: list[float] = []
+
+    def join(self, request_id, labels, tenant, duration_ms, status, error):
+        self.told.append(duration_ms)
+        return ()
+
+
+def sharded(
+    compute, rows: int, reports: Reports, tiles: Tiles = TILES, traces: TraceBook | None = None
+):
+    """Answer of a batch whose runs compute this function, each in 10 ms of the clock; and how many
+    rows each run had."""
     ran: list[int] = []
     released: list[int] = []
 
@@ -143,7 +158,8 @@ def sharded(compute, rows: int, reports: Reports, tiles: Tiles = TILES):
         )
 
     async def whole():
-        sharding = Sharding(TraceBook(str, lambda: "now"), lambda: 0.0, Random(1), reports)
+        book = traces or TraceBook(str, lambda: "now")
+        sharding = Sharding(book, lambda: 10.0 * len(ran), Random(1), reports)
         serving = serving_of(chain_of(1), tiles=tiles)
         x = np.linspace(-1, 1, rows * 3, dtype=np.float32).reshape(rows, 3)
         scale = np.full((3,), 2, np.float32)
@@ -172,6 +188,13 @@ def test_rows_come_together_in_order_and_the_trial_runs_once():
         assert np.array_equal(each.reshape(5, 3), x * 2)
     assert ran == [2, 1, 1] + [1, 2, 2] * 2
     assert len(released) == len(ran)
+
+
+def test_a_batch_took_as_long_as_its_trial_and_its_shards():
+    traces = Durations()
+    _, _, ran, _ = sharded(lambda x, s: x * s, 5, Reports(), traces=traces)
+    assert len(ran) == 9
+    assert traces.told == [60.0, 30.0]
 
 
 def test_a_model_that_mixes_rows_is_found_out_and_answered_whole():

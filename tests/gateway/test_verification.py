@@ -19,7 +19,7 @@ from din.domain.model import ARTIFACTS_MAX, GATEWAY, Artifact, Edge, Slice
 from din.domain.probe import REPORT_TENSOR, ProbeOrder, TensorError, VerifyLevel, VerifyReport
 from din.domain.profile import GivenTensor, VerifyModel
 from din.domain.tensor import TensorSpec
-from din.errors import BadTensor, ExecutionFailed, Internal
+from din.errors import BadTensor, ExecutionFailed, Internal, NotFound
 from din.gateway.examining import files_of, given_of
 from din.gateway.verification import (
     behind_random,
@@ -305,6 +305,18 @@ def test_a_sensitive_model_is_verified_on_trusted_nodes_alone(run):
         assert view.verification is not None
         assert view.verification.state == "unknown"
         assert not probes_of(node)
+
+    run(story)
+
+
+def test_a_node_that_nobody_is_called_is_told_with_those_that_can(run):
+    async def story(play: GatewayPlay) -> None:
+        node = judging(play, report((error(),)))
+        await play.register(chain_of(2), verify=False)
+        record = play.gateway.models.record("faces")
+        with pytest.raises(NotFound, match="no node is called 'edge-9'") as caught:
+            await play.gateway.examiner.verify(record, VerifyModel(node="edge-9"))
+        assert caught.value.hint == f"nodes that can: {node.name}"
 
     run(story)
 

@@ -13,7 +13,7 @@ import click
 
 from din.cli import complete
 from din.cli.asking import ask
-from din.cli.display import Column, byte_count, count, show
+from din.cli.display import UNKNOWN, Column, byte_count, count, show
 from din.cli.frame import Command, gateway_option, output_option, say
 from din.cli.model import choice_lines, find_model
 from din.client.client import Client, decode_answer
@@ -200,6 +200,13 @@ def slice_model(model: str, gateway: str | None, output: str) -> None:
             say(f"next: din model inspect {view.model_id} --watch")
 
 
+def _cost(view: SliceAgainView, cost: float) -> str:
+    """What is made small, as people think of it: a throughput is answers and no milliseconds."""
+    if view.choice.objective == "throughput" and cost > 0:
+        return f"{1000 / cost:.1f}/s"
+    return f"{cost:.1f} {view.choice.unit}"
+
+
 SLICED: Final[tuple[Column[SliceAgainView], ...]] = (
     Column("MODEL", lambda each: each.model_id),
     Column("VERSION", lambda each: each.version, is_number=True),
@@ -207,8 +214,8 @@ SLICED: Final[tuple[Column[SliceAgainView], ...]] = (
     Column("SLICES", lambda each: str(len(each.choice.slices)), is_number=True),
     Column(
         "BEFORE",
-        lambda each: "-" if each.cost_before is None else f"{each.cost_before:.1f}",
+        lambda each: UNKNOWN if each.cost_before is None else _cost(each, each.cost_before),
         is_number=True,
     ),
-    Column("CHOSEN", lambda each: f"{each.choice.cost:.1f} {each.choice.unit}", is_number=True),
+    Column("CHOSEN", lambda each: _cost(each, each.choice.cost), is_number=True),
 )

@@ -53,7 +53,9 @@ def plan(model: str, version: str | None, gateway: str | None, output: str) -> N
     with ask(gateway) as client:
         answer = client.call("GET", f"/api/v1/plan?{urlencode(query)}")
     found = decode_answer(answer, PlanView).plan
-    show(output, answer.body, found.placements, COLUMNS, lambda placed: placed.node)
+    # The replicas of a slice stand together, the first choice before the others.
+    placed = sorted(found.placements, key=lambda each: each.slice_index)
+    show(output, answer.body, placed, COLUMNS, lambda each: each.node)
     if output in ("table", "wide"):
         explain_plan(found, is_wide=output == "wide")
     if not found.placements:

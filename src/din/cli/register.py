@@ -245,11 +245,10 @@ def failure_of(view: ModelView) -> DinError:
             f"model {view.model_id!r} could not be loaded: {'; '.join(failed)}",
             hint="DIN tries again by itself until it can; the node's log says more",
         )
+    stays = f"{view.model_id} version {view.version} stays registered, placed when a node fits it"
     return CannotPlace(
         view.reason or f"no node can take model {view.model_id!r}",
-        hint=view.hint
-        or "it stays registered and is placed when a node fits; why: "
-        f"din plan {quote(view.model_id)}",
+        hint=f"{view.hint}; {stays}" if view.hint else f"{stays}: din plan {quote(view.model_id)}",
     )
 
 
@@ -270,8 +269,11 @@ def _show(answer: Answer, output: str, *, dry_run: bool, no_wait: bool) -> None:
     else:
         show_slices(view, is_wide=output == "wide")
     for cut in view.cuts:
-        across = f"{', '.join(cut.tensors)} cross ({crossing(cut.nbytes)})"
+        verb = "crosses" if len(cut.tensors) == 1 else "cross"
+        across = f"{', '.join(cut.tensors)} {verb} ({crossing(cut.nbytes)})"
         say(f"cut after slice {cut.after_slice}: {across}")
+    if view.choice is not None and view.choice.is_split_refused:
+        say(f"DIN does not cut it: {view.choice.reason}")
     for line in (*view.notes, *view.warnings, *rewrite_lines(view.rewrite)):
         say(line)
     if view.verification is not None and view.verification.state != "whole":

@@ -38,7 +38,7 @@ COLUMNS: Final[tuple[Column[Trace], ...]] = (
     Column("MODEL", lambda trace: trace.model_id),
     Column("STATUS", lambda trace: trace.status),
     Column("MS", lambda trace: number(trace.duration_ms, 1), is_number=True),
-    Column("TRIES", lambda trace: str(max(1, len(trace.attempts))), is_number=True),
+    Column("TRIES", lambda trace: str(tries_of(trace)), is_number=True),
     Column("NODES", lambda trace: ", ".join(nodes_of(trace)) or UNKNOWN),
     Column("STARTED", lambda trace: trace.started_at, is_wide=True),
     Column("PATH", lambda trace: trace.path, is_wide=True),
@@ -48,6 +48,11 @@ COLUMNS: Final[tuple[Column[Trace], ...]] = (
 def nodes_of(trace: Trace) -> list[str]:
     """Nodes that answered, each once, in order."""
     return list(dict.fromkeys(step.node for step in trace.execution_trace))
+
+
+def tries_of(trace: Trace) -> int:
+    """How often a request was tried; of one whose rows went apart, the shard tried most often."""
+    return max((each.attempt for each in trace.attempts), default=1)
 
 
 @click.command(
@@ -124,8 +129,9 @@ def _show_waterfall(trace: Trace) -> None:
     width = shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns if sys.stdout.isatty() else 0
     for line in waterfall(trace.spans, width or WIDTH_DEFAULT, is_coloured=is_terminal()):
         click.echo(line)
+    has_failed = any(each.outcome != "completed" for each in trace.attempts)
     for attempt in trace.attempts:
-        if len(trace.attempts) > 1 or attempt.outcome != "completed":
+        if has_failed or tries_of(trace) > 1:
             nodes = ", ".join(attempt.nodes)
             text = f"try {attempt.attempt}: {attempt.outcome} on {nodes} "
             click.echo(printable(f"{text}({attempt.duration_ms:.1f} ms)"))

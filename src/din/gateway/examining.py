@@ -31,7 +31,7 @@ from din.domain.profile import (
 from din.domain.strategy import Strategy
 from din.domain.tensor import TensorMeta, TensorSpec, check_tensor
 from din.domain.views import RegisterModel
-from din.errors import BadTensor, CannotPlace, DinError, ExecutionFailed
+from din.errors import BadTensor, CannotPlace, DinError, ExecutionFailed, NotFound
 from din.gateway.calibration import NOTHING_GIVEN, Given
 from din.gateway.probes import Probed, ProbeJob, Probes
 from din.gateway.profiles import ProfileBook
@@ -134,10 +134,7 @@ class Examiner:
         if wanted is not None:
             found = [each for each in ready if wanted in (each.profile.node_id, each.profile.name)]
             if not found:
-                raise CannotPlace(
-                    f"node {wanted!r} is not ready or has no backend {PROBED}",
-                    hint="see `din node list` for the nodes that are ready",
-                )
+                raise self._cannot_ask(wanted, ready)
             return tuple(found[:1])
         if not ready:
             raise CannotPlace(
@@ -150,6 +147,16 @@ class Examiner:
             if device not in best or node.health_score > best[device].health_score:
                 best[device] = node
         return tuple(best[device] for device in sorted(best))
+
+    def _cannot_ask(self, wanted: str, ready: Sequence[FleetNode]) -> DinError:
+        names = ", ".join(sorted(each.profile.name for each in ready)) or "none"
+        hint = f"nodes that can: {names}"
+        for node in self._rooms.fleet_nodes():
+            if wanted in (node.profile.node_id, node.profile.name):
+                if node.status != "ready":
+                    return CannotPlace(f"node {wanted!r} is {node.status}, not ready", hint=hint)
+                return CannotPlace(f"node {wanted!r} has no backend {PROBED}", hint=hint)
+        return NotFound(f"no node is called {wanted!r}", hint=hint)
 
     async def _item(
         self,

@@ -71,9 +71,9 @@ class Sharding:
         assert tiles is not None, "only such models have shards"
         public_id = call.request_id or f"req-{self._random.getrandbits(32):08x}"
         call = replace(call, request_id=public_id)
+        started_ms = self._clock()
         if not await self._is_proven(serving, call, tiles, run):
             return await run(call)
-        started_ms = self._clock()
         joined = _Joined(shards[-1][1])
         parts = [_part(call, tiles, each) for each in shards]
 

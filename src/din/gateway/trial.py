@@ -229,7 +229,7 @@ class Trial:
                 hint="give a precision_tolerance that you can live with, cut elsewhere, or use "
                 '"precision": "auto" or "exact"',
             )
-        reason = "; ".join(self._troubles) or "no tensor can be encoded"
+        reason = "; ".join(self._troubles) or "for no tensor an encoding fits and pays"
         return Encoded(self._carved, self._check("exact", reason, {}))
 
     def _encodings(
@@ -294,7 +294,7 @@ class Trial:
             samples_from="" if not self._samples else "given" if self._is_given else "made up",
             node=self._node,
             checked_at=self._rooms.wall_clock_iso(),
-            warnings=self._warnings,
+            warnings=self._warnings if encodings else (),
         )
 
 
