@@ -56,6 +56,17 @@ def test_cutting_is_measured_with_a_row_for_each_goal() -> None:
         assert by_name[f"backend cases, {way}"].ok
 
 
+def test_encodings_spare_the_bytes_that_they_promise_and_are_held_against_numpy() -> None:
+    rows = {row.name: row for row in run(["codec"], lambda row: None, TINY)}
+    for kind, left in (("uint8", 0.25), ("fp16", 0.5)):
+        crossing = rows[f"{kind}, bytes that cross"]
+        assert (crossing.value, crossing.ok) == (left, True)
+        assert "of their largest magnitude off" in crossing.how
+        cost = rows[f"{kind}, encoding and decoding"]
+        assert cost.value is not None
+        assert "numpy" in cost.how
+
+
 def test_an_unknown_name_is_refused_before_anything_runs_and_names_the_nearest() -> None:
     told: list[Row] = []
     with pytest.raises(NotFound) as refusal:

@@ -52,6 +52,7 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "choice": Benchmark("din.bench.choosing:choices", "where to cut, for the nodes that are here"),
     "cold-slicing": Benchmark("din.bench.cutting:cold", "a model never seen, cut in five"),
     "bitwise": Benchmark("din.bench.cutting:bitwise", "random cuts against the whole"),
+    "codec": Benchmark("din.bench.codec:codec", "encodings at the cuts against numpy"),
     "backend-suite": Benchmark("din.bench.cutting:backend_suite", "ONNX's own test cases, cut"),
     "join": Benchmark("din.bench.joining:joins", "a machine gets its certificate by a token"),
 }
@@ -61,7 +62,7 @@ TRUST: Final = (
     "join",
     "datagrams",
 )
-CUTTING: Final = ("slice-cache", "choice", "cold-slicing", "bitwise", "backend-suite")
+CUTTING: Final = ("slice-cache", "choice", "cold-slicing", "bitwise", "codec", "backend-suite")
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "road": tuple(name for name in BENCHMARKS if name not in (*TRUST, *CUTTING)),
     "slicing": (*CUTTING, "slices"),
