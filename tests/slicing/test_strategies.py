@@ -11,7 +11,7 @@ import sys
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, ValueInfoProto, helper
 
 from din.domain.estimates import memory_mib
 from din.domain.strategy import SliceSetting
@@ -62,6 +62,14 @@ def test_an_unknown_point_shows_the_nearest_names(bench, chain):
     with pytest.raises(BadStrategy) as failed:
         bench.cut(chain, "/model.7/act/Rulu")
     assert "'/model.7/act/Relu'" in failed.value.hint
+
+
+def test_names_without_end_are_cut_where_they_are_shown(bench, build):
+    nodes = [node("Relu", ["x"], ["a"], "a" * 9_999), node("Exp", ["a"], ["y"], "second")]
+    with pytest.raises(BadStrategy, match="is neither a node") as failed:
+        bench.cut(build(nodes, ["x"], ["y"]), "third")
+    assert failed.value.hint
+    assert len(failed.value.hint) < 999
 
 
 def test_a_point_on_a_constant_or_weight_is_refused(bench, build):
@@ -313,6 +321,13 @@ def _broken(build, **changes):
     return model
 
 
+def _nameless(model):
+    value = ValueInfoProto()
+    value.CopyFrom(model.graph.input[0])
+    value.name = ""
+    return value
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -320,6 +335,7 @@ def _broken(build, **changes):
         (lambda m: m.graph.node.add().CopyFrom(m.graph.node[0]), "defines 'y' more than once"),
         (lambda m: m.graph.output[0].CopyFrom(m.graph.input[0]), "there is nothing to compute"),
         (lambda m: m.graph.output.add(name="z"), "nothing in the graph makes the output 'z'"),
+        (lambda m: m.graph.input.add().CopyFrom(_nameless(m)), "an input has no name"),
         (lambda m: m.graph.ClearField("output"), "no outputs"),
         (lambda m: m.graph.ClearField("node"), "no ONNX graph"),
         (lambda m: m.ClearField("opset_import"), "0 operator sets"),

@@ -104,6 +104,11 @@ def signature_of(
     """Signatures of graph inputs or outputs (`role`). Raises BadModel naming the one that fails."""
     for name in names:
         kind = types.get(name)
+        if not name:
+            raise BadModel(
+                f"an {role} has no name, so that nobody can give or take it",
+                hint="export the model again with a name for each",
+            )
         if word_of(kind) is None:
             raise BadModel(
                 f"{role} {name!r} is {describe(kind)}, not a tensor that DIN carries",

@@ -8,6 +8,8 @@ from typing import Final
 
 NAMES_SHOWN_MAX: Final = 5
 CANDIDATES_MAX: Final = 50_000
+NAME_CHARACTERS_MAX: Final = 120
+"""Shown of one name: a file may give its operators names of any length."""
 
 
 def nearest(wanted: str, names: Iterable[str]) -> str:
@@ -20,6 +22,11 @@ def nearest(wanted: str, names: Iterable[str]) -> str:
 def listed(names: Iterable[str]) -> str:
     """Up to NAMES_SHOWN_MAX names as text, then how many more there are."""
     every = list(names)
-    shown = ", ".join(repr(name) for name in every[:NAMES_SHOWN_MAX])
+    shown = ", ".join(map(_quoted, every[:NAMES_SHOWN_MAX]))
     more = len(every) - NAMES_SHOWN_MAX
     return f"{shown} and {more} more" if more > 0 else shown or "none"
+
+
+def _quoted(name: str) -> str:
+    is_short = len(name) <= NAME_CHARACTERS_MAX
+    return repr(name) if is_short else f"{name[:NAME_CHARACTERS_MAX]!r}…"
