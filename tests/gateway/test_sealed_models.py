@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from din.artifacts.files import ArtifactFolder
 from din.domain.model import CarveAnswer, CarveRequest
 from din.domain.strategy import Strategy
-from din.errors import BadModel, Denied, NotFound, UsageError
+from din.errors import BadModel, Denied, NotFound, TooLarge, UsageError
 from din.gateway.carving import Carving, _take
 from din.gateway.vault import Vault
 from din.system.descriptors import control_pair, send_message
@@ -56,11 +56,31 @@ class Shop:
         return [each for each in files if b"Add" in each.read_bytes()]
 
 
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def play(folder: Path, story: Callable[[Shop], Awaitable[None]]) -> None:
     async def whole() -> None:
         await story(Shop(folder))
 
     asyncio.run(whole())
+
+
+def test_what_was_uploaded_is_read_sealed_or_not_up_to_its_limit(tmp_path: Path) -> None:
+    async def story(shop: Shop) -> None:
+        descriptors = open_descriptors()
+        for _ in ("plain", "sealed"):
+            assert await shop.carving.read(SOURCE, len(PLAIN)) == PLAIN
+            with pytest.raises(TooLarge, match=f"has {len(PLAIN)} bytes, .* at most 10"):
+                await shop.carving.read(SOURCE, 10)
+            await shop.seal()
+        assert open_descriptors() == descriptors
+        assert shop.plain_files() == []
+        with pytest.raises(NotFound):
+            await shop.carving.read("0" * 64, 10)
+
+    play(tmp_path, story)
 
 
 def test_a_sealed_model_leaves_nothing_plain_and_can_be_carved_again(tmp_path: Path) -> None:
