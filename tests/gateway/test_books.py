@@ -26,6 +26,7 @@ from din.flow.recent import AGE_MS_MAX
 from din.flow.timeout import Timeouts
 from din.gateway.leftovers import EPOCHS_MAX, NODES_MAX, Leftovers
 from din.gateway.serving import (
+    COMPUTE_EVERY_MS,
     COMPUTES_MIN,
     SHAPES_MAX,
     STALE_MS,
@@ -149,6 +150,14 @@ def test_what_a_slice_computes_is_kept_by_the_shapes_of_the_inputs():
     assert replica.compute_ms(small, 0.0) == 2.0
     assert replica.compute_ms(large, 0.0) is None
     assert replica.compute_ms(small, AGE_MS_MAX + 1) is None
+
+
+def test_of_many_runs_one_in_fifty_milliseconds_is_looked_at():
+    replica = LiveReplica("slice", NODE_A, is_local=False, timeouts=Timeouts())
+    assert replica.is_compute_due(0.0)
+    replica.observe_compute(None, 2.0, 0.0)
+    assert not replica.is_compute_due(COMPUTE_EVERY_MS - 1)
+    assert replica.is_compute_due(COMPUTE_EVERY_MS)
 
 
 def test_a_replica_keeps_times_for_few_shapes():
