@@ -83,7 +83,7 @@ def never_looks_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("never_looks_unasked")
 def test_news_of_a_new_address_are_followed_by_one_look() -> None:
     async def story(machine: Machine) -> None:
-        machine.own.start("/run/n.sock", 9)
+        machine.own.start("/run/n.sock", 9, "0.0.0.0")
         assert machine.own.current == (UNIX, f"tcp:{OLD}:9", LOCAL)
         machine.card = RawInterface(True, (NEW,))
         for _ in range(5):
@@ -103,7 +103,7 @@ def test_news_of_a_new_address_are_followed_by_one_look() -> None:
 @pytest.mark.usefixtures("never_looks_unasked")
 def test_news_that_change_no_address_are_told_to_nobody() -> None:
     async def story(machine: Machine) -> None:
-        machine.own.start("/run/n.sock", 9)
+        machine.own.start("/run/n.sock", 9, "0.0.0.0")
         machine.mouth.send(b"a cable was pulled elsewhere")
         async with asyncio.timeout(20):
             while machine.looks < 2:  # noqa: ASYNC110 - a look has no event
@@ -118,7 +118,7 @@ def test_where_news_are_refused_it_looks_now_and_then(monkeypatch: pytest.Monkey
 
     async def story(machine: Machine) -> None:
         machine.refusal = OSError(97, "Address family not supported by protocol")
-        machine.own.start("/run/n.sock", 9)
+        machine.own.start("/run/n.sock", 9, "0.0.0.0")
         machine.card = RawInterface(True, (NEW,))
         await machine.change()
         assert machine.gone == [frozenset({OLD})]
@@ -132,7 +132,7 @@ def test_with_news_it_looks_now_and_then_as_well(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(addresses, "LOOK_WITH_NEWS_S", 0.01)
 
     async def story(machine: Machine) -> None:
-        machine.own.start("/run/n.sock", 9)
+        machine.own.start("/run/n.sock", 9, "0.0.0.0")
         machine.card = RawInterface(True, (NEW,))
         await machine.change()
         assert machine.own.current[1] == f"tcp:{NEW}:9"
@@ -149,7 +149,7 @@ def test_a_socket_of_no_more_use_is_given_up_and_said_so(monkeypatch: pytest.Mon
     monkeypatch.setattr(addresses, "read_news", read)
 
     async def story(machine: Machine) -> None:
-        machine.own.start("/run/n.sock", 9)
+        machine.own.start("/run/n.sock", 9, "0.0.0.0")
         machine.mouth.send(b"news")
         async with asyncio.timeout(20):
             while not machine.reports:  # noqa: ASYNC110 - a report has no event
@@ -171,9 +171,26 @@ def test_a_node_that_only_this_host_dials_watches_nothing() -> None:
             open_news=machine.open_news,
             watch=machine.watch,
         )
-        own.start("/run/n.sock", 9)
+        own.start("/run/n.sock", 9, "127.0.0.1")
         assert own.current == (UNIX, LOCAL)
         assert machine.looks == 0
+        own.close()
+
+    play(story)
+
+
+@pytest.mark.parametrize(("bound", "told"), [("10.7.7.7", "10.7.7.7"), ("fd00::7", "[fd00::7]")])
+def test_a_node_that_listens_on_a_name_tells_what_that_is_bound_to(bound: str, told: str) -> None:
+    async def story(machine: Machine) -> None:
+        own = OwnAddresses(
+            "edge-7.plant",
+            machine.on_change,
+            machine.report,
+            open_news=machine.open_news,
+            watch=machine.watch,
+        )
+        own.start("/run/n.sock", 9, bound)
+        assert own.current == (UNIX, f"tcp:{told}:9")
         own.close()
 
     play(story)

@@ -195,6 +195,7 @@ def test_a_machine_whose_name_is_anothers_is_told_how_it_is_listed(
     done = run(*words, "--gateway", FAR, input=TOKEN)
     assert "edge-1-95ab has joined cluster plant" in done.stderr
     assert "edge-1 is another machine's" in done.stderr
+    assert "din node revoke edge-1" in done.stderr
 
 
 def test_a_token_may_stand_in_a_file_and_is_read_once(

@@ -50,12 +50,15 @@ class OwnAddresses:
         self._is_settling = False
         self._socket_path = ""
         self._port = 0
+        self._bound_host = ""
         self.current: tuple[str, ...] = ()
         """As they are registered: the Unix socket first, the most useful ones up to the limit."""
 
-    def start(self, socket_path: str, port: int) -> None:
-        """Look, and watch from now on; a node that only this host dials has nothing to watch."""
-        self._socket_path, self._port = socket_path, port
+    def start(self, socket_path: str, port: int, bound_host: str) -> None:
+        """Look, and watch from now on; a node that only this host dials has nothing to watch. What
+        the listener is bound to is told, and no name: whose names others look up makes them ask
+        servers of his choice."""
+        self._socket_path, self._port, self._bound_host = socket_path, port, bound_host
         if self._host not in LOOPBACK:
             self._subscribe()
             self._watch = self._make_watch()  # after it: what changes in between is not missed
@@ -114,7 +117,7 @@ class OwnAddresses:
 
     def _note(self) -> None:
         interfaces = self._watch.current if self._watch is not None else ()
-        hosts = dict.fromkeys(bound_addresses(self._host, interfaces))
+        hosts = dict.fromkeys(bound_addresses(self._bound_host, interfaces))
         shown = (f"[{each}]" if ":" in each else each for each in hosts)
         tcp = (f"tcp:{each}:{self._port}" for each in shown)
         self.current = (f"unix:{self._socket_path}", *tcp)[:ADDRESS_COUNT_MAX]

@@ -280,7 +280,7 @@ class Agent:
     def _listen(self) -> int:
         port = self._server.listen_tcp(self._config.host, self._config.port)
         self._server.listen_unix(str(self._socket_path))
-        self._addresses.start(str(self._socket_path), port)
+        self._addresses.start(str(self._socket_path), port, self._server.tcp_host)
         bound = Bound(host=self._config.host, port=port, is_encrypted=self._tls is not None)
         try:
             write_bound(Path(self._config.state_dir), bound)

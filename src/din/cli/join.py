@@ -100,6 +100,7 @@ def join_node(
     say(f"{listed} has joined cluster {membership.cluster} as node {membership.node_id}")
     if listed != config.name:
         say(f"the name {config.name} is another machine's: this one is listed as {listed}")
+        say(f"if that one is gone for good, `din node revoke {config.name}` frees its name")
     place = f" --state-dir {state_dir}" if state_dir else ""
     say(f"next: din node start --name {config.name} --host 0.0.0.0{place}")
 

@@ -112,7 +112,11 @@ def _drain_words(node: NodeView) -> str:
 @output_option
 @watch_option
 def list_nodes(gateway: str | None, output: str, watch: bool) -> None:
-    """List nodes with their live state. `-` is what a node does not measure."""
+    """List nodes with their live state. `-` is what a node does not measure.
+
+    A lost node is listed for ten minutes more. Its name stays its own, and its drain stands, until
+    it is revoked.
+    """
     repeat(lambda: _show_nodes(gateway, output), is_watching=watch)
 
 

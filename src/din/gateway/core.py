@@ -197,6 +197,7 @@ class Gateway:
         return dialable(
             self.fleet.addresses(node_id),
             is_same_machine=machine is not None and machine == self.links.machine_of(reader),
+            is_here=machine == self.links.machine_of(reader) == "",
             is_same_kind=self._is_joined(node_id) == self._is_joined(reader),
         )
 

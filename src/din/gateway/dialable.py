@@ -1,7 +1,10 @@
 """Which of a node's addresses another node is told: those at which it can be met.
 
-Addresses are what a node says of itself. One that would lead its reader to the reader's own machine
-is not passed on, in whichever way it is written.
+Addresses are what a node says of itself, and it may say what it likes. Whoever answers there must
+show a certificate with that node's id, so naming another's address wins no frame; what is left is
+to make others knock there. So that they knock neither at their own machine nor at a name server of
+somebody's choice, which may answer with their own machine or never, addresses are passed on as
+numbers only.
 """
 
 from __future__ import annotations
@@ -12,16 +15,18 @@ from typing import NamedTuple
 
 
 def dialable(
-    addresses: tuple[str, ...], *, is_same_machine: bool, is_same_kind: bool
+    addresses: tuple[str, ...], *, is_same_machine: bool, is_here: bool, is_same_kind: bool
 ) -> tuple[str, ...]:
-    """Of `unix:/path` and `tcp:host:port`. Sockets and loopback addresses lead nowhere, or to
-    somebody else, from another machine; by TCP a node with a certificate speaks TLS only, and one
-    without it plain text only. Empty = the gateway relays."""
+    """Of `unix:/path` and `tcp:host:port`. From another machine sockets and loopback addresses lead
+    nowhere, or to somebody else; by TCP a node with a certificate speaks TLS only, and one without
+    it plain text only. `is_here`: both are on the gateway's own machine. Elsewhere two that come
+    from one address may be two machines behind it, so there loopback is told to nobody. Empty = the
+    gateway relays."""
     return tuple(
         each
         for each in addresses
-        if (is_same_machine or _leads_elsewhere(each))
-        and (is_same_kind or each.startswith("unix:"))
+        if (each.startswith("unix:") and is_same_machine)
+        or (is_same_kind and _leads(each, is_here=is_here))
     )
 
 
@@ -29,18 +34,21 @@ class Reach(NamedTuple):
     """Where a node is, and from where it can be dialled: as `dialable`, for very many pairs."""
 
     machine: str | None
+    """Empty = the gateway's own."""
     is_joined: bool
     here: bool
-    """From its own machine."""
+    """By TCP from the gateway's own machine."""
     elsewhere: bool
+    """By TCP from any other."""
     by_socket: bool
 
     def answers(self, dialler: Reach) -> bool:
         """Whether that node can dial this one."""
         is_same_machine = self.machine is not None and self.machine == dialler.machine
-        if self.is_joined != dialler.is_joined:
-            return is_same_machine and self.by_socket
-        return self.here if is_same_machine else self.elsewhere
+        if is_same_machine and self.by_socket:
+            return True
+        is_here = is_same_machine and not self.machine
+        return self.is_joined == dialler.is_joined and (self.here if is_here else self.elsewhere)
 
 
 def reach_of(addresses: tuple[str, ...], machine: str | None, *, is_joined: bool) -> Reach:
@@ -48,20 +56,19 @@ def reach_of(addresses: tuple[str, ...], machine: str | None, *, is_joined: bool
     return Reach(
         machine,
         is_joined,
-        here=bool(addresses),
-        elsewhere=any(map(_leads_elsewhere, addresses)),
+        here=any(_leads(each, is_here=True) for each in addresses),
+        elsewhere=any(_leads(each, is_here=False) for each in addresses),
         by_socket=any(each.startswith("unix:") for each in addresses),
     )
 
 
-def _leads_elsewhere(address: str) -> bool:
+def _leads(address: str, *, is_here: bool) -> bool:
     kind, _, place = address.partition(":")
-    host = place.rpartition(":")[0].removeprefix("[").removesuffix("]")
-    if kind != "tcp":
+    found = _number(place.rpartition(":")[0].removeprefix("[").removesuffix("]"))
+    if kind != "tcp" or found is None:
         return False
-    found = _number(host)
-    if found is None:
-        return "localhost" not in host.lower()
+    if is_here:
+        return True
     # A link-local address of IPv6 means another machine on each interface of the reader.
     is_of_one_link = isinstance(found, IPv6Address) and found.is_link_local
     return not (found.is_loopback or found.is_unspecified or found.is_multicast or is_of_one_link)

@@ -25,7 +25,7 @@ from din.transport.limits import DEFAULT_LIMITS, LinkLimits
 from din.transport.link import Link, LinkHandler, Report
 from din.transport.listening import Identity, bind_tcp, bind_unix, identity_of, unlink_unix
 from din.transport.refusals import Refusals
-from din.transport.sockets import SocketLike, tune
+from din.transport.sockets import SocketLike, host_of, tune
 from din.transport.tls_handshake import secure
 from din.transport.tls_identity import TlsIdentity
 from din.wire.messages import PROTOCOL_VERSION, AnyMessage, Hello, Refused, Welcome
@@ -94,6 +94,8 @@ class LinkServer:
         self._loop = asyncio.get_running_loop()
         self._refusals = Refusals(self._loop, report)
         self._listeners: list[socket.socket] = []
+        self.tcp_host = ""
+        """Address that the TCP listener is bound to, as a number."""
         self._files: dict[str, Identity] = {}
         self._visitors = WaitingRoom[_Visitor](limits.handshakes_max)
         self._links: dict[str, Link] = {}
@@ -107,6 +109,7 @@ class LinkServer:
     def listen_tcp(self, host: str, port: int) -> int:
         """Listen; port 0 picks a free one. Answers the port. Raises Conflict or UsageError."""
         sock = bind_tcp(host, port)
+        self.tcp_host = host_of(sock.getsockname())
         self._watch(sock)
         return int(sock.getsockname()[1])
 
