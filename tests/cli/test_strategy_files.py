@@ -143,6 +143,7 @@ WRONG = [
     (', "model.13"]', "]", '{"name": "detect_head"}', "3 slices are described, but 1"),
     ('"partition_points"', '"rows_max": 3, "partition_points"', "3,", "means nothing for type"),
     ("true", "false", '{"range"', "says nothing of range 'model.0:model.1'"),
+    ('"model.0:model.1"', f'"{"a:" * 600}a"', '"a:a', "expected text of length <= 1024"),
     ('"sensitive": true', '"nodes": ["a"], "not_nodes": ["a"]', '["a"]}', "node 'a' is in nodes"),
 ]
 

@@ -24,6 +24,8 @@ ROWS_MAX: Final = 2**31 - 1
 MEMORY_MIB_MAX: Final = 2**30
 NAME_CHARACTERS_MAX: Final = 128
 """Of the name of a slice."""
+RANGE_CHARACTERS_MAX: Final = 1024
+"""Of "from:to": each colon in it may be the one that parts the two."""
 ADAPTER_NAMES: Final = ("before", "after")
 """Names of the slices that adapters are."""
 
@@ -65,7 +67,12 @@ class RangeSetting(
     """What holds for a range of operators: a slice that holds one of them inherits it."""
 
     range: Annotated[
-        str, Meta(min_length=1, description='"from:to" of name prefixes, as in backend_map.')
+        str,
+        Meta(
+            min_length=1,
+            max_length=RANGE_CHARACTERS_MAX,
+            description='"from:to" of name prefixes, as in backend_map.',
+        ),
     ]
     nodes: Annotated[Names, Meta(description=_PINNED)] = ()
     not_nodes: Annotated[Names, Meta(description=_FORBIDDEN)] = ()
@@ -88,7 +95,7 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         Meta(description="Names of nodes or of output tensors; each ends a slice."),
     ] = ()
     backend_map: Annotated[
-        dict[str, str],
+        dict[Annotated[str, Meta(max_length=RANGE_CHARACTERS_MAX)], str],
         Meta(description='Ranges "from:to" of name prefixes -> backend; they cover the graph.'),
     ] = {}
     slices: Annotated[
