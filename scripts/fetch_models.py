@@ -97,6 +97,9 @@ class FetchError(Exception):
 
 def main(names: list[str]) -> int:
     """Fetch the named models, or all; 0 = all are there."""
+    if not {"-h", "--help"}.isdisjoint(names):
+        print(f"{__doc__}\nModels: {', '.join(MODELS)}")
+        return 0
     unknown = [name for name in names if name not in MODELS]
     if unknown:
         print(f"no model {', '.join(unknown)}; there are {', '.join(MODELS)}", file=sys.stderr)

@@ -49,6 +49,15 @@ def test_a_missing_file_is_named_with_its_folder(tmp_path: Path) -> None:
         found(model_naming(tmp_path, "w.bin"))
 
 
+def test_the_folder_is_named_whole_when_a_model_is_given_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = model_naming(tmp_path, "w.bin")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotFound, match=f"'w.bin', which is not in {tmp_path}"):
+        found(Path(path.name))
+
+
 @pytest.mark.parametrize(
     "location", ["../secret", "a/../../secret", "/etc/passwd", "a\0b", "..", ".", "/", "//secret"]
 )

@@ -3,11 +3,14 @@ is cut so."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import quote as url_quote
+from urllib.parse import urlencode
 
 import click
 
@@ -74,13 +77,13 @@ def cuts_answer(client: Client, model: str) -> Answer:
     """The cuts of a model by its id or the start of it."""
     view = decode_answer(find_model(client, model), ModelView)
     query = urlencode({"version": view.version})
-    path = f"/api/v1/models/{quote(view.model_id, safe='')}/cuts?{query}"
+    path = f"/api/v1/models/{url_quote(view.model_id, safe='')}/cuts?{query}"
     return client.call("GET", path, timeout_ms=ANALYSE_MS)
 
 
 def sliced_again(client: Client, model_id: str) -> Answer:
     """What came of choosing the cuts of a model again."""
-    path = f"/api/v1/models/{quote(model_id, safe='')}/slice"
+    path = f"/api/v1/models/{url_quote(model_id, safe='')}/slice"
     return client.call("POST", path, is_idempotent=False, timeout_ms=ANALYSE_MS)
 
 
@@ -169,7 +172,8 @@ def _check_plot(path: Path) -> None:
     if find_spec("matplotlib") is None:
         raise Unavailable(
             "--plot needs matplotlib, which is not installed",
-            hint="pip install 'din-network[plot]', or look at the same numbers with --cuts alone",
+            hint=f"{quote(sys.executable)} -m pip install matplotlib, or look at the same numbers "
+            "with --cuts alone",
         )
 
 

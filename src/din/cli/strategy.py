@@ -78,8 +78,8 @@ class Explained(Struct, frozen=True, kw_only=True):
 def check(file: Path, output: str) -> None:
     """Whether FILE is right: its form, and against the model file if that is there.
 
-    Says everything that is wrong with line and column. Nothing is sent anywhere. Exit code 2 when
-    something is wrong.
+    Says with line and column everything that is wrong in its form; when nothing is, what does not
+    fit the model. Nothing is sent anywhere. Exit code 2 when something is wrong.
     """
     found = _checked(file)
     if output in ("json", "yaml"):

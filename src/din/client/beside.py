@@ -27,7 +27,7 @@ def opened_beside(model: BufferedReader) -> Iterator[tuple[str, BufferedReader]]
 
     Raises NotFound for a file that is missing, UsageError for one that may not be sent, TooLarge.
     """
-    folder = Path(model.name).parent
+    folder = Path(model.name).absolute().parent
     for location in _locations(model):
         with _open(folder, location) as file:
             yield location, file
