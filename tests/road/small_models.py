@@ -47,8 +47,8 @@ def chain_answer(x: np.ndarray, steps: int = 3) -> np.ndarray:
     return x
 
 
-def convolutions(path: Path, count: int = 40, channels: int = 32, side: int = 64) -> Path:
-    """x through convolutions that keep its shape to y: much to compute, few weights, and half a
+def convolutions(path: Path, count: int = 40, channels: int = 64, side: int = 64) -> Path:
+    """x through convolutions that keep its shape to y: much to compute, few weights, and a
     MiB over every cut."""
     random = np.random.default_rng(7)
     nodes, weights = [], []

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.system
 NEAR, FAR = "near", "far"
 SLOW_BITS_PER_S = 16e6
 SLOW_MIB_PER_S = SLOW_BITS_PER_S / 8 / 2**20
-X = np.random.default_rng(5).random((1, 32, 64, 64), dtype=np.float32)
+X = np.random.default_rng(5).random((1, 64, 64, 64), dtype=np.float32)
 
 
 @pytest.fixture
