@@ -91,10 +91,12 @@ def test_on_loopback_it_goes_without_and_comes_back_with_the_same_key(tmp_path: 
         assert await house.settle()
         before, key = read_membership(house.trust), house.key
         roll = house.desk.roll
+        assert roll.is_certified(before.node_id)
         with pytest.raises(Denied, match="joined with a certificate"):
             roll.check_claim(LOCAL, before.node_id)
         assert not await house.settle("127.0.0.1")
         assert not has_joined(house.trust)
+        assert not roll.is_certified(before.node_id)
         roll.check_claim(LOCAL, before.node_id)
         with pytest.raises(Denied, match="joined with a certificate"):
             roll.check_claim(Peer("10.0.0.9"), before.node_id)

@@ -202,7 +202,7 @@ class Gateway:
         )
 
     def _is_joined(self, node_id: NodeId) -> bool:
-        return self.roll.binding(node_id) is not None
+        return self.roll.is_certified(node_id)
 
     def _artifact_url(self, node_id: NodeId) -> str:
         host, is_joined = self.links.local_host(node_id), self._is_joined(node_id)

@@ -97,6 +97,11 @@ class Roll:
         """The key that holds an id; None when no machine has joined with it."""
         return self._bound.get(node_id)
 
+    def is_certified(self, node_id: str) -> bool:
+        """Whether a node has joined, and so speaks TLS; the own one may go without just now."""
+        binding = self._bound.get(node_id)
+        return binding is not None and not (binding.is_own and self.is_own_plain)
+
     def names(self) -> dict[str, str]:
         """Id -> the name with which a machine joined, of all that did."""
         return {node_id: binding.name for node_id, binding in self._bound.items()}

@@ -94,7 +94,7 @@ def _strangers(gateway: Gateway, nodes: Sequence[NodeId]) -> Iterator[tuple[Node
         reach_of(
             gateway.fleet.addresses(node),
             gateway.links.machine_of(node),
-            is_joined=gateway.roll.binding(node) is not None,
+            is_joined=gateway.roll.is_certified(node),
         )
         for node in nodes
     ]
