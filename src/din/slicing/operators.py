@@ -216,6 +216,8 @@ def _label(node: NodeProto, place: int) -> str:
 def _unique_names(nodes: list[NodeProto]) -> tuple[list[str], frozenset[str]]:
     names = [node.name for node in nodes]
     counts = Counter(names)
+    if len(counts) == len(names) and "" not in counts:
+        return names, frozenset()
     duplicates = frozenset(name for name, count in counts.items() if count > 1 and name)
     taken = set(counts)
     for index, name in enumerate(names):

@@ -28,6 +28,9 @@ FIRST_SIZE_ASSUMED: Final = 1
 NEXT_SIZE_ASSUMED: Final = 640
 """Sizes taken for free dims in estimates (never in a signature): one sample, a 640-pixel image."""
 
+STORED_BYTES_SEEN: Final = 4 * WEIGHT_BYTES_KEPT
+"""Of a stored tensor that inference is given with its content, name and all."""
+
 
 @dataclass(frozen=True)
 class Shapes:
@@ -140,12 +143,15 @@ def _skeleton(
     outputs = {value.name: value for value in model.graph.output if value.name not in given}
     for name, value in outputs.items():
         graph.output.add(name=name, type=_without_shape(value.type))
+    kept: dict[str, TensorProto] = {}
     for name, tensor in stored.items():
-        if tensor.external_data or tensor_bytes(tensor) > WEIGHT_BYTES_KEPT:
+        if tensor.external_data or tensor.ByteSize() > STORED_BYTES_SEEN:
             _write_type(graph.input.add(name=name).type, tensor.data_type, tensor.dims)
         else:
-            graph.initializer.append(tensor)
-            graph.initializer[-1].name = name
+            kept[name] = tensor
+    graph.initializer.extend(kept.values())
+    for name, tensor in zip(kept, graph.initializer, strict=True):
+        tensor.name = name
     # Engines make sparse ones dense, whoever reads them; inference knows sparse tensors only.
     for name, thin in sparse.items():
         _write_type(graph.input.add(name=name).type, thin.values.data_type, thin.dims)
@@ -215,8 +221,9 @@ def _write_type(kind: TypeProto, elem_type: int, dims: Iterable[int]) -> None:
     kind.tensor_type.elem_type = elem_type
     shape = kind.tensor_type.shape
     shape.SetInParent()
+    add = shape.dim.add
     for size in dims:
-        shape.dim.add().dim_value = size
+        add().dim_value = size
 
 
 def _make_typical(inputs: Iterable[ValueInfoProto]) -> bool:

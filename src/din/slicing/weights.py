@@ -48,7 +48,8 @@ def settle_weights(
         if place is None:
             continue
         if id(tensor) in hosts and place.nbytes > WEIGHT_BYTES_KEPT and exact_bytes(tensor):
-            refer(tensor, {REFERENCE_KEY: str(len(places))})
+            if not _refers(tensor, str(len(places))):
+                refer(tensor, {REFERENCE_KEY: str(len(places))})
             places.append(place)
             continue
         read += place.nbytes
@@ -73,6 +74,12 @@ def references_in(graph: GraphProto) -> Iterator[tuple[int, TensorProto]]:
     for tensor in _hosts(graph):
         if tensor.external_data:
             yield int(tensor.external_data[0].value), tensor
+
+
+def _refers(tensor: TensorProto, number: str) -> bool:
+    """Whether a tensor refers so already, as most do: its skeleton counted alike."""
+    entries = tensor.external_data
+    return len(entries) == 1 and entries[0].key == REFERENCE_KEY and entries[0].value == number
 
 
 def refer(tensor: TensorProto, entries: Mapping[str, str]) -> None:
