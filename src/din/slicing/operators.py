@@ -86,7 +86,7 @@ class OperatorGraph:
         """Constant operators and initialisers that these fixed values are made from."""
         makers: set[int] = set()
         stored: set[str] = set()
-        pending = [name for name in names if self.is_fixed(name)]
+        pending = [name for name in names if name in self.fixed]
         while pending:
             name = pending.pop()
             if name in self.stored:
