@@ -11,7 +11,7 @@ from onnx.defs import OpSchema, SchemaError, get_schema
 from din.domain.support import DECIDING, ZERO_POINT, Need, Needs
 from din.slicing.functions import FunctionKey, called_by, functions_of
 from din.slicing.operators import Operator
-from din.slicing.source import nodes_within
+from din.slicing.source import Held, held_by, nodes_within, unfolded
 
 _OWN = ("", "ai.onnx")
 
@@ -41,9 +41,9 @@ def needs_of(
     versions = {each.domain or "ai.onnx": each.version for each in model.opset_import}
     stored = {each.name: each.data_type for each in (*model.graph.initializer, *added.stored)}
     found: dict[tuple[object, ...], Need] = {}
-    named = [(each.proto, each.name) for each in operators]
-    for proto, name in (*named, *((each, each.name) for each in added.nodes)):
-        for node, sets in _spread(proto, versions, functions):
+    named = [(each.held, each.name) for each in operators]
+    for held, name in (*named, *((held_by(each), each.name) for each in added.nodes)):
+        for node, sets in _spread(held, versions, functions):
             if node.op_type == "Constant" and node.domain in _OWN:
                 continue  # a stored tensor in another form: no engine runs it
             need = _need(node, node.name or name, sets, stored)
@@ -52,20 +52,20 @@ def needs_of(
 
 
 def _spread(
-    top: NodeProto,
+    top: Held,
     versions: dict[str, int],
     functions: dict[FunctionKey, FunctionProto],
 ) -> Iterator[tuple[NodeProto, dict[str, int]]]:
     """A node with all inside it; a local function stands for what it is made of, once."""
-    pending = [(node, versions) for node in nodes_within((top,))]
+    pending = [(held.node, versions) for held in unfolded(top)]
     entered: set[FunctionKey] = set()
     while pending:
         node, sets = pending.pop(0)
-        function = functions.get(called_by(node))
+        key = called_by(node)
+        function = functions.get(key)
         if function is None:
             yield node, sets
             continue
-        key = called_by(node)
         if key not in entered:
             entered.add(key)
             own = {each.domain or "ai.onnx": each.version for each in function.opset_import}
