@@ -357,12 +357,20 @@ class FakeControl:
         nbytes: int,
         *,
         is_encrypted: bool | None = None,
+        start: int = 0,
     ) -> None:
         self.encrypted.append(is_encrypted)
-        data = b"".join([piece async for piece in body])
+        part = self.folder / f"{sha256}.partial"
+        before = part.read_bytes()[:start] if start else b""
+        data = before + b"".join([piece async for piece in body])
+        assert len(data) == nbytes
         if hashlib.sha256(data).hexdigest() != sha256:
             raise UsageError("the bytes have another SHA256")
         (self.folder / sha256).write_bytes(data)
+
+    def uploaded_bytes(self, sha256: str) -> int:
+        part = self.folder / f"{sha256}.partial"
+        return part.stat().st_size if part.exists() else 0
 
     def artifact_path(self, sha256: str) -> str:
         if self.has_artifact(sha256) is None:

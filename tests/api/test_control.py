@@ -237,6 +237,30 @@ def test_artifacts_are_stored_by_hash_and_read_in_parts(tmp_path):
     assert same.status == 304
 
 
+def test_an_upload_goes_on_where_it_broke_off(tmp_path):
+    data = bytes(range(200)) * 10
+    sha256 = hashlib.sha256(data).hexdigest()
+    path = f"/api/v1/artifacts/{sha256}"
+
+    async def test(world: World):
+        client = await world.client()
+        none = await client.ask("GET", f"{path}/upload")
+        assert none.json() == {"sha256": sha256, "nbytes_received": 0}
+        (world.control.folder / f"{sha256}.partial").write_bytes(data[:700])
+        assert (await client.ask("GET", f"{path}/upload")).json()["nbytes_received"] == 700
+        rest = {"content-range": "bytes 700-1999/2000"}
+        put = await client.ask("PUT", path, data[700:], rest)
+        assert (put.status, put.json()["nbytes"]) == (201, 2000)
+        assert (await client.ask("GET", path)).body == data
+        for wrong in ("bytes 700-1998/2000", "bytes 0-1999/2000", "bytes */2000", "700-1999/2000",
+                      "bytes 700-1999/*"):  # fmt: skip
+            refused = await client.ask("PUT", path, data[700:], {"content-range": wrong})
+            assert refused.status == 400
+            assert "Content-Range" in refused.json()["error"]["message"]
+
+    with_server(tmp_path, test)
+
+
 @pytest.mark.parametrize(
     "name",
     [

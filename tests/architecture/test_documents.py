@@ -21,6 +21,7 @@ OTHERS = {
     "GET /v2/models/{model}/versions/{version}",
     "GET /v2/models/{model}/versions/{version}/ready",
     "GET /api/v1/artifacts/{sha256}",
+    "GET /api/v1/artifacts/{sha256}/upload",
     "GET /api/v1/events",
     "GET /api/v1/trust/ca",
 }

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 from din.artifacts import files
 from din.artifacts.files import ArtifactFolder
-from din.errors import NotFound, TooLarge, Unavailable, UsageError
+from din.artifacts.partials import PARTIALS_MAX, SUFFIX
+from din.errors import Conflict, NotFound, TooLarge, Unavailable, UsageError
 
 BODY = b"slice" * 1000
 HASH = hashlib.sha256(BODY).hexdigest()
@@ -114,3 +116,112 @@ def test_carved_slices_are_moved_in(tmp_path: Path) -> None:
     folder.adopt(made, HASH)
     assert folder.verify(HASH)
     assert not made.exists()
+
+
+# Uploads that break off.
+
+
+class Broken(Exception):
+    """The connection was cut."""
+
+
+async def breaking(body: bytes, at: int) -> AsyncIterator[bytes]:
+    yield body[: at // 2]
+    yield body[at // 2 : at]
+    raise Broken
+
+
+def broken_off(folder: ArtifactFolder, sha256: str, body: bytes, at: int, start: int = 0) -> None:
+    with pytest.raises(Broken):
+        asyncio.run(folder.put(sha256, breaking(body[start:], at), len(body), start=start))
+
+
+def rest(folder: ArtifactFolder, sha256: str, body: bytes, start: int) -> None:
+    asyncio.run(folder.put(sha256, stream(body[start:]), len(body), start=start))
+
+
+LARGE = bytes(range(256)) * 40
+LARGE_SHA = hashlib.sha256(LARGE).hexdigest()
+
+
+def test_an_upload_that_broke_off_goes_on_where_it_stands_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    folder = ArtifactFolder(tmp_path, 1 << 20)
+    broken_off(folder, LARGE_SHA, LARGE, 1000)
+    assert folder.uploaded_bytes(LARGE_SHA) == 1000
+    assert folder.size(LARGE_SHA) is None
+    assert folder.hashes() == frozenset()
+    again = ArtifactFolder(tmp_path, 1 << 20)
+    broken_off(again, LARGE_SHA, LARGE, 500, start=1000)
+    assert again.uploaded_bytes(LARGE_SHA) == 1500
+    rest(again, LARGE_SHA, LARGE, 1500)
+    assert again.file(LARGE_SHA).read_bytes() == LARGE
+    assert [each.name for each in tmp_path.iterdir()] == [LARGE_SHA]
+
+
+def test_an_upload_goes_on_nowhere_else(tmp_path: Path) -> None:
+    folder = ArtifactFolder(tmp_path, 1 << 20)
+    with pytest.raises(Conflict, match="stands at 0"):
+        rest(folder, LARGE_SHA, LARGE, 10)
+    broken_off(folder, LARGE_SHA, LARGE, 1000)
+    for start in (999, 1001):
+        with pytest.raises(Conflict, match="stands at 1000"):
+            rest(folder, LARGE_SHA, LARGE, start)
+    assert folder.uploaded_bytes(LARGE_SHA) == 1000
+    rest(folder, LARGE_SHA, LARGE, 0)
+    assert folder.file(LARGE_SHA).read_bytes() == LARGE
+
+
+def test_a_beginning_of_another_file_is_found_out_and_dropped(tmp_path: Path) -> None:
+    folder = ArtifactFolder(tmp_path, 1 << 20)
+    broken_off(folder, LARGE_SHA, bytes(len(LARGE)), 1000)
+    with pytest.raises(UsageError, match="have SHA256"):
+        rest(folder, LARGE_SHA, LARGE, 1000)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_that_upload_one_file_do_not_write_into_each_other(tmp_path: Path) -> None:
+    folder = ArtifactFolder(tmp_path, 1 << 20)
+
+    async def story() -> None:
+        gate, begun = asyncio.Event(), asyncio.Event()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            begun.set()
+            yield LARGE[:1000]
+            await gate.wait()
+            yield LARGE[1000:]
+
+        first = asyncio.create_task(folder.put(LARGE_SHA, slowly(), len(LARGE)))
+        await begun.wait()
+        with pytest.raises(Conflict, match="already"):
+            await folder.put(LARGE_SHA, stream(LARGE[5:]), len(LARGE), start=5)
+        await folder.put(LARGE_SHA, stream(LARGE), len(LARGE))
+        assert folder.file(LARGE_SHA).read_bytes() == LARGE
+        gate.set()
+        await first
+
+    asyncio.run(story())
+    assert [each.name for each in tmp_path.iterdir()] == [LARGE_SHA]
+    assert folder.file(LARGE_SHA).read_bytes() == LARGE
+
+
+def test_what_broke_off_gives_its_room_to_what_comes(tmp_path: Path) -> None:
+    folder = ArtifactFolder(tmp_path, 12_000)
+    broken_off(folder, LARGE_SHA, LARGE, 5000)
+    other = b"x" * 9000
+    sha256 = hashlib.sha256(other).hexdigest()
+    asyncio.run(folder.put(sha256, stream(other), len(other)))
+    assert folder.uploaded_bytes(LARGE_SHA) == 0
+    assert folder.file(sha256).read_bytes() == other
+
+
+def test_few_uploads_that_broke_off_are_kept(tmp_path: Path) -> None:
+    folder = ArtifactFolder(tmp_path, 1 << 20)
+    for number in range(PARTIALS_MAX + 3):
+        broken_off(folder, f"{number:064x}", LARGE, 100)
+        path = folder.path / f"{number:064x}{SUFFIX}"
+        os.utime(path, (number, number))
+    kept = {each.name for each in ArtifactFolder(tmp_path, 1 << 20).path.iterdir()}
+    assert kept == {f"{number:064x}{SUFFIX}" for number in range(3, PARTIALS_MAX + 3)}

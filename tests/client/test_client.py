@@ -12,11 +12,13 @@ import pytest
 import din
 from din.client.arrays import decode_array, encode_array, encode_request
 from din.client.http import Connection
+from din.client.uploads import TRIES_MAX
 from din.domain.views import RegisterModel
 from din.errors import (
     BadTensor,
     Busy,
     CannotPlace,
+    Conflict,
     DeadlineExceeded,
     Denied,
     Internal,
@@ -25,7 +27,7 @@ from din.errors import (
     Unreachable,
     UsageError,
 )
-from tests.client.fake_gateway import FakeGateway, Reply, Seen, failing
+from tests.client.fake_gateway import FakeGateway, Reply, Seen, document, failing
 
 STEP = {"node": "edge-gpu-01", "phase": "backbone", "latency_ms": 18.3, "gpu_util": None}
 
@@ -286,7 +288,90 @@ def test_bytes_that_the_store_has_are_not_sent(fake: FakeGateway, tmp_path: Path
         assert shown[-1] == (500_000, 500_000)
         fake.routes["HEAD", target] = lambda _: Reply(200, b"")
         client.upload(model)
-    assert [seen.method for seen in fake.seen] == ["HEAD", "PUT", "HEAD"]
+    assert [seen.method for seen in fake.seen] == ["HEAD", "PUT", "HEAD"], "it is not large"
+
+
+class Store:
+    """Takes uploads as a gateway does; each listed PUT ends the connection after so many bytes."""
+
+    def __init__(self, fake: FakeGateway, data: bytes, breaks: list[int], here: bytes) -> None:
+        self.data, self.breaks, self.here = data, breaks, here
+        self.starts: list[int] = []
+        target = f"/api/v1/artifacts/{hashlib.sha256(data).hexdigest()}"
+        fake.routes["PUT", target] = self.put
+        fake.routes["GET", f"{target}/upload"] = self.stands
+
+    def stands(self, seen: Seen) -> Reply:
+        return document({"nbytes_received": len(self.here)})(seen)
+
+    def put(self, seen: Seen) -> Reply:
+        text = seen.headers.get("content-range", "bytes 0-")
+        start = int(text.removeprefix("bytes ").partition("-")[0])
+        self.starts.append(start)
+        if start and start != len(self.here):
+            return failing(Conflict("stands elsewhere"))(seen)
+        whole = self.here[:start] + seen.body
+        if self.breaks:
+            self.here = whole[: self.breaks.pop(0)]
+            return Reply(200, None)
+        if whole != self.data:
+            self.here = b""
+            return failing(UsageError("other bytes"))(seen)
+        self.here = whole
+        return Reply(201, b"{}")
+
+
+@pytest.mark.parametrize(
+    ("breaks", "here", "starts"),
+    [
+        ([], 0, [0]),
+        ([], 700_000, [700_000]),
+        ([900_000], 0, [0, 900_000]),
+        ([900_000, 1_500_000], 0, [0, 900_000, 1_500_000]),
+        ([0, 0], 0, [0, 0, 0]),
+    ],
+)
+def test_an_upload_that_breaks_off_goes_on_where_it_stands(
+    fake: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    breaks: list[int], here: int, starts: list[int],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("din.client.uploads.PAUSE_S", 0)
+    data = bytes(range(250)) * 8_000
+    store = Store(fake, data, breaks, data[:here])
+    path = tmp_path / "weights.bin"
+    path.write_bytes(data)
+    shown: list[tuple[int, int]] = []
+    with din.Client(fake.url) as client:
+        client.upload(path, lambda sent, total: shown.append((sent, total)))
+    assert store.here == data
+    assert store.starts == starts
+    assert shown[-1] == (len(data), len(data))
+    assert shown[0][0] > here
+
+
+def test_what_was_there_of_another_file_is_sent_over_once(
+    fake: FakeGateway, tmp_path: Path
+) -> None:
+    data = bytes(2_000_000)
+    store = Store(fake, data, [], b"of somebody else")
+    path = tmp_path / "weights.bin"
+    path.write_bytes(data)
+    with din.Client(fake.url) as client:
+        client.upload(path)
+    assert store.starts == [len(b"of somebody else"), 0]
+
+
+def test_an_upload_that_never_gets_further_is_given_up(
+    fake: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("din.client.uploads.PAUSE_S", 0)
+    data = bytes(2_000_000)
+    store = Store(fake, data, [1000] * 50, b"")
+    path = tmp_path / "weights.bin"
+    path.write_bytes(data)
+    with din.Client(fake.url) as client, pytest.raises(Unreachable):
+        client.upload(path)
+    assert len(store.starts) == TRIES_MAX + 2
 
 
 def test_an_upload_says_what_its_registration_will_say(fake: FakeGateway, tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ NEEDS: Final[dict[tuple[str, str], Needs]] = {
     ("HEAD", "/api/v1/artifacts/{sha256}"): ("node", "models:write"),
     ("GET", "/api/v1/artifacts/{sha256}"): ("node", "admin"),
     ("PUT", "/api/v1/artifacts/{sha256}"): MODELS,
+    ("GET", "/api/v1/artifacts/{sha256}/upload"): MODELS,
     ("GET", "/api/v1/events"): METRICS,
     ("GET", "/api/v1/keys"): ADMIN,
     ("POST", "/api/v1/keys"): ("admin", "first"),

@@ -132,6 +132,7 @@ def _entries(
         ("GET", "/api/v1/traces/{request_id}", ours.trace, "one request"),
         ("GET", "/api/v1/artifacts/{sha256}", files.read, "bytes by hash, with ranges"),
         ("PUT", "/api/v1/artifacts/{sha256}", files.write, "store bytes under their hash"),
+        ("GET", "/api/v1/artifacts/{sha256}/upload", files.upload, "where it broke off"),
         ("GET", "/api/v1/events", ours.events, "server-sent events"),
     ]
 

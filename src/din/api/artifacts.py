@@ -17,6 +17,7 @@ from din.gateway.service import ControlService
 
 PIECE_BYTES: Final = 256 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -58,17 +59,40 @@ class ArtifactRoutes:
 
     async def write(self, request: Request) -> Response:
         """PUT; needs Content-Length. `encrypt` = whether it is sealed as it comes; else as the
-        gateway seals models. Storing the same bytes twice is harmless."""
+        gateway seals models. Storing the same bytes twice is harmless. With Content-Range it goes
+        on where another one broke off."""
         sha256 = _sha256_of(request)
         only_query(request, "encrypt")
         is_encrypted = flag_of(request, "encrypt") if request.query_params else None
         declared = request.headers.get("content-length")
         if declared is None:
             raise UsageError("the upload has no Content-Length", hint="send the file's size")
+        start, nbytes = _rest_of(request.headers.get("content-range"), int(declared))
         await self._control.put_artifact(
-            sha256, body_stream(request), int(declared), is_encrypted=is_encrypted
+            sha256, body_stream(request), nbytes, is_encrypted=is_encrypted, start=start
         )
-        return json_response({"sha256": sha256, "nbytes": int(declared)}, 201)
+        return json_response({"sha256": sha256, "nbytes": nbytes}, 201)
+
+    async def upload(self, request: Request) -> Response:
+        """GET .../upload: from which byte an upload that broke off may go on."""
+        sha256 = _sha256_of(request)
+        only_query(request)
+        size = self._control.uploaded_bytes(sha256)
+        return json_response({"sha256": sha256, "nbytes_received": size})
+
+
+def _rest_of(text: str | None, declared: int) -> tuple[int, int]:
+    """First byte that is sent, and the size of the whole. Raises UsageError."""
+    if text is None:
+        return 0, declared
+    found = _CONTENT_RANGE.fullmatch(text)
+    first, last, nbytes = map(int, found.groups()) if found else (0, 0, 0)
+    if last + 1 != nbytes or nbytes - first != declared:
+        raise UsageError(
+            f"Content-Range is {text!r:.80}, with a Content-Length of {declared}",
+            hint="it is the rest of the file, bytes FIRST-LAST/SIZE, where LAST is SIZE - 1",
+        )
+    return first, nbytes
 
 
 def _sha256_of(request: Request) -> str:

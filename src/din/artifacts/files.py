@@ -8,6 +8,7 @@ nodes, HTTP or keys.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import hashlib
 import os
@@ -15,9 +16,10 @@ import re
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
-from din.errors import NotFound, TooLarge, Unavailable, UsageError
+from din.artifacts.partials import Partials, digest_of_part
+from din.errors import Conflict, NotFound, TooLarge, Unavailable, UsageError
 
 CHUNK_BYTES: Final = 1024 * 1024
 FREE_BYTES_KEPT: Final = 64 * 1024 * 1024
@@ -60,6 +62,7 @@ class ArtifactFolder:
         path.mkdir(parents=True, exist_ok=True)
         for left_over in path.glob("*.part-*"):
             left_over.unlink(missing_ok=True)
+        self.partials = Partials(path)
 
     def size(self, sha256: str) -> int | None:
         """Bytes of an artifact, or None when it is not here. Raises UsageError for a bad hash."""
@@ -121,7 +124,10 @@ class ArtifactFolder:
         )
 
     def check_room(self, nbytes: int) -> None:
-        """Raises TooLarge over the quota and Unavailable when the disk has not enough room."""
+        """Raises TooLarge over the quota and Unavailable when the disk has not enough room, even
+        without uploads that broke off."""
+        while not self._has_room(nbytes) and self.partials.give_room():
+            pass
         used = self.used_bytes()
         if used + nbytes > self._quota_bytes:
             raise TooLarge(
@@ -137,39 +143,93 @@ class ArtifactFolder:
                 hint="free some space, then try again",
             )
 
-    async def put(
-        self, sha256: str, body: AsyncIterator[bytes], nbytes: int, sealer: Sealer | None = None
-    ) -> None:
-        """Store a stream of exactly `nbytes` bytes under its hash; with a sealer in sealed form.
+    def _has_room(self, nbytes: int) -> bool:
+        is_within = self.used_bytes() + nbytes <= self._quota_bytes
+        return is_within and nbytes + FREE_BYTES_KEPT <= shutil.disk_usage(self.path).free
 
-        Raises UsageError when hash or length differ, TooLarge and Unavailable like `check_room`.
+    def uploaded_bytes(self, sha256: str) -> int:
+        """How much is here of a file that is being uploaded, or whose upload broke off."""
+        return self.partials.nbytes(self._file(sha256).name)
+
+    async def put(
+        self,
+        sha256: str,
+        body: AsyncIterator[bytes],
+        nbytes: int,
+        sealer: Sealer | None = None,
+        start: int = 0,
+    ) -> None:
+        """Store a stream under its hash: the bytes from `start` of `nbytes` in all, where the
+        upload before broke off; with a sealer in sealed form.
+
+        Raises UsageError when hash or length differ, Conflict when it cannot go on at `start`,
+        TooLarge and Unavailable like `check_room`.
         """
         target = self._file(sha256)
         if target.exists() or self.sealed_file(sha256) is not None:
             async for _ in body:
                 pass
             return
-        self.check_room(nbytes if sealer is None else sealer.nbytes)
-        part = target.with_name(f"{sha256}.part-{os.getpid()}-{id(body)}")
         try:
-            with part.open("wb") as sink:
-                if sealer is None:
-                    await _copy(body, sink, sha256, nbytes)
-                else:
-                    sealing = _SealingSink(sink, sealer)
-                    await _copy(body, sealing, sha256, nbytes)
-                    sealing.finish()
-                sink.flush()
-                os.fsync(sink.fileno())
             if sealer is not None:
-                part.rename(self.sealed_path(sha256))
-            elif self.sealed_file(sha256) is None:  # else it came sealed meanwhile: that is enough
-                part.rename(target)
+                await self._put_sealed(sha256, body, nbytes, sealer, start)
+            elif start == 0 and self.partials.is_busy(sha256):
+                part = target.with_name(f"{sha256}.part-{os.getpid()}-{id(body)}")
+                try:
+                    await self._put_plain(sha256, body, nbytes, part, 0)
+                finally:
+                    _remove(part)
+            else:
+                with self.partials.written(sha256, start) as part:
+                    await self._put_plain(sha256, body, nbytes, part, start)
             _sync_folder(self.path)
         except OSError as fault:
             raise _disk_fault(self.path, fault) from fault
+
+    async def _put_sealed(
+        self, sha256: str, body: AsyncIterator[bytes], nbytes: int, sealer: Sealer, start: int
+    ) -> None:
+        self.partials.remove(sha256)  # that is plain
+        if start:
+            raise Conflict(
+                "an upload that is sealed as it comes cannot go on where another one broke off",
+                hint="send it from its first byte",
+            )
+        self.check_room(sealer.nbytes)
+        part = self._file(sha256).with_name(f"{sha256}.part-{os.getpid()}-{id(body)}")
+        try:
+            with part.open("wb") as sink:
+                sealing = _SealingSink(sink, sealer)
+                await _copy(body, sealing, sha256, nbytes, hashlib.sha256(), 0)
+                sealing.finish()
+                sink.flush()
+                os.fsync(sink.fileno())
+            part.rename(self.sealed_path(sha256))
         finally:
-            part.unlink(missing_ok=True)
+            _remove(part)
+
+    async def _put_plain(
+        self, sha256: str, body: AsyncIterator[bytes], nbytes: int, part: Path, start: int
+    ) -> None:
+        """What came stays in the part when the stream breaks; what is wrong or does not fit does
+        not."""
+        try:
+            self.check_room(nbytes - start)
+            digest = await asyncio.to_thread(digest_of_part, part, start)
+            with part.open("ab" if start else "wb") as sink:
+                await _copy(body, sink, sha256, nbytes, digest, start)
+                sink.flush()
+                os.fsync(sink.fileno())
+            self._settle(part, sha256)
+        except (OSError, UsageError):
+            _remove(part)
+            raise
+
+    def _settle(self, part: Path, sha256: str) -> None:
+        if self.sealed_file(sha256) is None:
+            part.rename(self._file(sha256))
+        else:  # it came sealed meanwhile: that is enough
+            _remove(part)
 
     def adopt(self, file: Path, sha256: str) -> None:
         """Move a file that is already whole and hashed (the carver's output) into the folder."""
@@ -212,10 +272,14 @@ class _SealingSink:
 
 
 async def _copy(
-    body: AsyncIterator[bytes], sink: BinaryIO | _SealingSink, sha256: str, nbytes: int
+    body: AsyncIterator[bytes],
+    sink: BinaryIO | _SealingSink,
+    sha256: str,
+    nbytes: int,
+    digest: Any,
+    received: int,
 ) -> None:
-    digest = hashlib.sha256()
-    received = 0
+    """`digest` and `received` are those of what came before."""
     async for chunk in body:
         received += len(chunk)
         if received > nbytes:
@@ -233,6 +297,10 @@ async def _copy(
             f"uploaded bytes have SHA256 {digest.hexdigest()[:12]}…, not {sha256[:12]}…",
             hint="the file changed while it was sent, or the link damaged it: send it again",
         )
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
 
 
 def _sync_folder(path: Path) -> None:

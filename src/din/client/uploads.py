@@ -1,24 +1,42 @@
-"""Files on their way to the gateway's store: by hash, as a stream, and only what is not there."""
+"""Files on their way to the gateway's store: by hash, as a stream, and only what is not there.
+
+An upload that broke off goes on where it stands, whatever ended it: the link, this program or the
+gateway. Only one that is sealed as it comes begins anew.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from io import BufferedReader
 from typing import Final
 
+import msgspec
+
 from din.client.http import PIECE_BYTES, Connection
-from din.errors import Denied, NotFound
+from din.errors import Conflict, Denied, DinError, NotFound, Unreachable, UsageError
 
 CONTROL_MS: Final = 30_000
 UPLOAD_MS: Final = 300_000
 BYTES_A_MS_MIN: Final = 1_000
 """A link that is slower than this is given up: a file of several GB may take that much longer."""
 OCTETS: Final = {"Content-Type": "application/octet-stream"}
+RESUMED_BYTES_MIN: Final = 1024 * 1024
+"""Smaller files are sent whole: asking how far they came takes as long."""
+TRIES_MAX: Final = 5
+"""In a row without one more byte there."""
+PAUSE_S: Final = 0.5
 
 Progress = Callable[[int, int], None]
 """Bytes that were sent, of how many."""
+
+
+class _Received(msgspec.Struct):
+    """How far an upload came."""
+
+    nbytes_received: int
 
 
 def upload(
@@ -30,15 +48,68 @@ def upload(
     target = f"/api/v1/artifacts/{sha256}"
     if _is_there(connection, target):
         return sha256
+    start, tries = _stands_at(connection, target, nbytes), 0
+    while True:
+        try:
+            _send(connection, file, target, encrypt, nbytes, start, progress)
+        except (Unreachable, Conflict, UsageError) as error:
+            start, tries = _next_start(connection, target, nbytes, start, tries, error)
+        else:
+            return sha256
+
+
+def _send(
+    connection: Connection,
+    file: BufferedReader,
+    target: str,
+    encrypt: bool | None,
+    nbytes: int,
+    start: int,
+    progress: Progress | None,
+) -> None:
     query = "" if encrypt is None else f"?encrypt={str(encrypt).lower()}"
+    rest = {"Content-Range": f"bytes {start}-{nbytes - 1}/{nbytes}"} if start else {}
     connection.request(
         "PUT",
         target + query,
-        lambda: _pieces(file, nbytes, progress),
-        {**OCTETS, "Content-Length": str(nbytes)},
+        lambda: _pieces(file, start, nbytes, progress),
+        {**OCTETS, "Content-Length": str(nbytes - start), **rest},
         timeout_ms=UPLOAD_MS + nbytes // BYTES_A_MS_MIN,
+        is_idempotent=nbytes < RESUMED_BYTES_MIN,  # a large one goes on elsewhere the next time
     )
-    return sha256
+
+
+def _next_start(
+    connection: Connection, target: str, nbytes: int, start: int, tries: int, error: DinError
+) -> tuple[int, int]:
+    """Where to go on after this error, and how often in a row that did not help. Raises the error
+    when it is of no use."""
+    if isinstance(error, UsageError):
+        if start == 0:
+            raise error
+        return 0, TRIES_MAX  # what was there was not the beginning of this file: once more, whole
+    if tries >= TRIES_MAX or nbytes < RESUMED_BYTES_MIN:
+        raise error
+    time.sleep(PAUSE_S)
+    try:
+        found = _stands_at(connection, target, nbytes)
+    except Unreachable:
+        return start, tries + 1
+    if isinstance(error, Conflict):
+        return (found, tries + 1) if tries + 1 < TRIES_MAX else (0, TRIES_MAX)
+    return found, 0 if found > start else tries + 1
+
+
+def _stands_at(connection: Connection, target: str, nbytes: int) -> int:
+    """How much of it is there. 0 as well where the gateway does not say, as older ones do not."""
+    if nbytes < RESUMED_BYTES_MIN:
+        return 0
+    try:
+        answer = connection.request("GET", f"{target}/upload", timeout_ms=CONTROL_MS)
+        size = msgspec.json.decode(answer.body, type=_Received).nbytes_received
+    except (NotFound, Denied, msgspec.MsgspecError):
+        return 0
+    return size if 0 < size < nbytes else 0
 
 
 def _is_there(connection: Connection, target: str) -> bool:
@@ -49,9 +120,11 @@ def _is_there(connection: Connection, target: str) -> bool:
     return True
 
 
-def _pieces(file: BufferedReader, nbytes: int, progress: Progress | None) -> Iterator[bytes]:
-    file.seek(0)
-    sent = 0
+def _pieces(
+    file: BufferedReader, start: int, nbytes: int, progress: Progress | None
+) -> Iterator[bytes]:
+    file.seek(start)
+    sent = start
     while piece := file.read(PIECE_BYTES):
         yield piece
         sent += len(piece)

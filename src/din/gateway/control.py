@@ -309,14 +309,18 @@ class GatewayService:
         nbytes: int,
         *,
         is_encrypted: bool | None = None,
+        start: int = 0,
     ) -> None:
         """See ControlService."""
         artifacts, vault = self._gateway.effects.artifacts, self._gateway.effects.vault
-        if not vault.seals(is_encrypted):
-            await artifacts.put(sha256, body, nbytes)
-            return
-        sealer = await asyncio.to_thread(vault.sealer, sha256, nbytes)
-        await artifacts.put(sha256, body, nbytes, sealer)
+        sealer = None
+        if vault.seals(is_encrypted):
+            sealer = await asyncio.to_thread(vault.sealer, sha256, nbytes)
+        await artifacts.put(sha256, body, nbytes, sealer, start)
+
+    def uploaded_bytes(self, sha256: str) -> int:
+        """See ControlService."""
+        return self._gateway.effects.artifacts.uploaded_bytes(sha256)
 
     def artifact_path(self, sha256: str) -> str:
         """See ControlService."""

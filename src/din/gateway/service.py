@@ -239,10 +239,16 @@ class ControlService(Protocol):
         nbytes: int,
         *,
         is_encrypted: bool | None = None,
+        start: int = 0,
     ) -> None:
-        """Store bytes under their hash; sealed as they come when that is said, or when it is not
-        said and models are sealed here. Raises UsageError when the hash differs, TooLarge over the
+        """Store bytes under their hash, those from `start` of `nbytes` in all; sealed as they come
+        when that is said, or when it is not said and models are sealed here. Raises UsageError when
+        the hash differs, Conflict when the upload before did not end at `start`, TooLarge over the
         quota, Unavailable when the disk is full."""
+        ...
+
+    def uploaded_bytes(self, sha256: str) -> int:
+        """How much is here of an artifact whose upload broke off."""
         ...
 
     def artifact_path(self, sha256: str) -> str:
