@@ -305,6 +305,21 @@ def test_a_slice_has_one_engine_and_lies_where_that_is():
     assert alone.choice.is_split_refused
 
 
+def test_what_lies_before_and_behind_a_range_on_one_node_are_two_slices():
+    """One slice of both would wait for the range between, which waits for it."""
+    rules = (RangeRule(first=2, last=3, allowed=frozenset({NodeId("id-home")})),)
+    found = choose(chain_table(*[10] * 5), device("home"), rules=rules)
+    assert found.assignment == (0, 0, 1, 1, 2, 2)
+    assert [each.node for each in found.choice.slices] == ["home"] * 3
+
+
+def test_a_range_over_heads_side_by_side_cuts_none_of_them():
+    rules = (RangeRule(first=1, last=4, forbidden=frozenset({NodeId("id-c")})),)
+    found = choose(two_heads(), device("a"), device("b"), rules=rules)
+    _, left, right, left_end, right_end = found.assignment
+    assert left == left_end != right == right_end
+
+
 def test_an_engine_that_nobody_has_is_named():
     with pytest.raises(CannotPlace) as refused:
         choose(chain_table(1), device("a"), rules=(RangeRule(first=0, last=1, backend="tpu"),))

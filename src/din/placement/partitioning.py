@@ -378,8 +378,14 @@ def _by_rules(
         if rule.ends_slices:
             for place in range(rule.first, rule.last + 1):
                 holds[place] = (*holds[place], number)
-    numbers: dict[tuple[int, tuple[int, ...]], int] = {}
-    keys = list(zip(assignment, holds, strict=True))
-    for key in keys:
-        numbers.setdefault(key, len(numbers))
-    return tuple(numbers[key] for key in keys), tuple(nodes[number] for number, _ in numbers)
+    latest: dict[int, tuple[int, tuple[int, ...]]] = {}
+    """By slice: the last of its parts, and what holds for that."""
+    places: list[int] = []
+    parts: list[int] = []
+    for number, rules in zip(assignment, holds, strict=True):
+        if number not in latest or latest[number][1] != rules:
+            # The same rules again further on are a new part: one of both would wait for itself.
+            latest[number] = (len(places), rules)
+            places.append(nodes[number])
+        parts.append(latest[number][0])
+    return tuple(parts), tuple(places)
