@@ -7,7 +7,7 @@ from typing import Any
 
 from din.agent.beats import REST_BEATS, SILENT_MAX, DatagramBeats
 from din.domain.node import NodeHealth, NodeId
-from din.gateway.beats import BeatKeys
+from din.gateway.nodes.beats import BeatKeys
 from din.transport.datagram import DatagramServer
 from din.wire.heartbeat import Heartbeat, encode_heartbeat, encode_heartbeat_answer
 

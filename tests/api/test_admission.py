@@ -17,7 +17,7 @@ from din.api.limits import FrontLimits
 from din.domain.keys import CreateKey, KeyCreated
 from din.domain.trust import Caller, Peer, PeerName
 from din.errors import Denied, Unauthenticated
-from din.gateway.keys import KeyBook
+from din.gateway.trust.keys import KeyBook
 from din.store.sqlite import SqliteStore
 
 INFER = ("POST", "/infer?model=faces", b"x" * 10)

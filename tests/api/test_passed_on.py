@@ -12,7 +12,7 @@ from din.access.scopes import NEEDS
 from din.api.admission import Admission, Rules, Visitor
 from din.domain.trust import Peer
 from din.errors import Unauthenticated
-from din.gateway.keys import KeyBook
+from din.gateway.trust.keys import KeyBook
 from din.store.sqlite import SqliteStore
 
 EVIL = "http://evil.example"

@@ -27,7 +27,7 @@ from din.domain.enrolment import Enrolled, RenewOrder
 from din.domain.keys import CreateKey
 from din.domain.trust import Peer, PeerName, Role
 from din.errors import Denied
-from din.gateway.keys import KeyBook
+from din.gateway.trust.keys import KeyBook
 from din.store.sqlite import SqliteStore
 from din.system.identity import write_atomically
 from din.transport.tls import (

@@ -6,7 +6,7 @@ from din.domain.cuts import CutTable, OperatorFacts, ValueFacts
 from din.domain.model import GATEWAY
 from din.domain.node import NodeId
 from din.domain.views import RegisterModel
-from din.gateway.cutting import Terrain
+from din.gateway.registration.cutting import Terrain
 from din.placement.partitioning import Chosen, CutWishes, Device, choose_cuts, prepare
 from din.placement.ways import Ways
 

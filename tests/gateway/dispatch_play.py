@@ -32,17 +32,17 @@ from din.errors import (
     DinError,
     NotFound,
 )
-from din.gateway.direct import DirectWorkers
-from din.gateway.dispatch import Dispatch
-from din.gateway.failure import AttemptEnded
-from din.gateway.metrics import GatewayMetrics
-from din.gateway.relay import Relay
-from din.gateway.request_tools import (
+from din.gateway.requests.direct import DirectWorkers
+from din.gateway.requests.dispatch import Dispatch
+from din.gateway.requests.failure import AttemptEnded
+from din.gateway.requests.relay import Relay
+from din.gateway.requests.request_tools import (
     RequestTools,
 )
+from din.gateway.routes.serving import Serving
 from din.gateway.service import InferenceCall
-from din.gateway.serving import Serving
-from din.gateway.traces import TraceBook
+from din.gateway.telemetry.metrics import GatewayMetrics
+from din.gateway.telemetry.traces import TraceBook
 from din.transport.channel import OutputSet
 from din.wire.messages import BusyNode, Failed, Result, Run
 

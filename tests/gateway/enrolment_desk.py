@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from din.domain.audit import AuditFact, AuditQuery
 from din.domain.enrolment import CreateToken, Enrolled, JoinOrder, RenewOrder
 from din.domain.trust import Caller, Lapsed, Peer, PeerName
-from din.gateway.audit import AuditLog
-from din.gateway.enrolment import Enrolment
-from din.gateway.roll import Roll
-from din.gateway.tokens import TokenBook
+from din.gateway.nodes.enrolment import Enrolment
+from din.gateway.nodes.roll import Roll
+from din.gateway.nodes.tokens import TokenBook
+from din.gateway.trust.audit import AuditLog
 from din.store.sqlite import SqliteStore
 from din.trust.authority import open_authority
 from din.trust.requests import new_key_pem, signing_request

@@ -18,9 +18,9 @@ from din.domain.node import NodeId
 from din.domain.request import SliceTiming
 from din.domain.tensor import TensorMeta, TensorSpec
 from din.flow.timeout import Timeouts
-from din.gateway.request_tools import TIMEOUT_LIMITS
-from din.gateway.serving import Serving
-from din.gateway.shape import RouteShape
+from din.gateway.requests.request_tools import TIMEOUT_LIMITS
+from din.gateway.routes.serving import Serving
+from din.gateway.routes.shape import RouteShape
 from din.wire.messages import AnyMessage
 
 NODE_A = NodeId("00000000000000aa")

@@ -28,8 +28,8 @@ from din.domain.views import RegisterModel
 from din.errors import Conflict, DinError, Unavailable
 from din.gateway.control import GatewayService
 from din.gateway.core import Effects, Gateway
-from din.gateway.metrics import GatewayMetrics
-from din.gateway.vault import Vault
+from din.gateway.telemetry.metrics import GatewayMetrics
+from din.gateway.trust.vault import Vault
 from din.placement.policy import policy_of
 from din.store.contract import Entry
 from din.wire.heartbeat import Heartbeat, decode_heartbeat_answer, encode_heartbeat

@@ -16,7 +16,7 @@ from gateway_fakes import (
 
 from din.domain.deployment import Route
 from din.domain.tensor import TensorMeta
-from din.gateway.attempt import Attempt
+from din.gateway.requests.attempt import Attempt
 from din.wire.messages import Progress, Result
 
 REQUEST, NUMBER = 5, 2

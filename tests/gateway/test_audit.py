@@ -13,7 +13,7 @@ import pytest
 from din.domain.audit import AuditFact, AuditQuery
 from din.domain.trust import Caller
 from din.errors import NotFound, Unavailable
-from din.gateway.audit import NOTES_MAX, REFUSALS_BURST, AuditLog
+from din.gateway.trust.audit import NOTES_MAX, REFUSALS_BURST, AuditLog
 
 ADMIN = Caller(kind="key", name="0badcafe", tenant="line-4", address="10.0.0.9")
 STRANGER = Caller(kind="stranger", address="10.6.6.6")

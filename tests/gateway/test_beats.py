@@ -9,7 +9,7 @@ import pytest
 from din.domain.node import NodeHealth, NodeId
 from din.domain.trust import Peer, PeerName
 from din.errors import UsageError
-from din.gateway.beats import BeatKeys
+from din.gateway.nodes.beats import BeatKeys
 from din.wire.beat_datagram import BeatKey
 from din.wire.heartbeat import Heartbeat, encode_heartbeat, encode_heartbeat_answer
 from din.wire.registration import Admission

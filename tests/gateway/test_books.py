@@ -24,8 +24,8 @@ from din.domain.tensor import TensorMeta, TensorSpec
 from din.errors import Conflict, NotFound
 from din.flow.recent import AGE_MS_MAX
 from din.flow.timeout import Timeouts
-from din.gateway.leftovers import EPOCHS_MAX, NODES_MAX, Leftovers
-from din.gateway.serving import (
+from din.gateway.deployment.leftovers import EPOCHS_MAX, NODES_MAX, Leftovers
+from din.gateway.routes.serving import (
     COMPUTE_EVERY_MS,
     COMPUTES_MIN,
     SHAPES_MAX,
@@ -34,7 +34,7 @@ from din.gateway.serving import (
     Serving,
     shapes_in,
 )
-from din.gateway.traces import TRACES_KEPT_MAX, Outcome, TraceBook
+from din.gateway.telemetry.traces import TRACES_KEPT_MAX, Outcome, TraceBook
 from din.wire.messages import Unload
 
 OLD, OLDER = Epoch(1, 2), Epoch(1, 1)

@@ -15,8 +15,8 @@ from din.domain.profile import GivenTensor
 from din.domain.tensor import DTYPE_BYTES, TensorSpec
 from din.domain.views import RegisterModel
 from din.errors import BadStrategy, BadTensor
-from din.gateway.calibration import MADE_UP, samples_of
-from din.gateway.record import check_order, sources_of
+from din.gateway.registration.calibration import MADE_UP, samples_of
+from din.gateway.registration.record import check_order, sources_of
 
 IMAGE = TensorSpec("image", "UINT8", ("N", 3))
 SIZE = TensorSpec("size", "INT64", (2,))

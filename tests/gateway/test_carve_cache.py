@@ -18,10 +18,10 @@ from din.config import GatewayConfig
 from din.domain.model import Artifact, CarveAnswer, CarveRequest, Slice
 from din.domain.strategy import Strategy
 from din.errors import BadStrategy, NotFound
-from din.gateway import carve_cache
-from din.gateway.carve_cache import CarveCache, key_of, opened_cache
-from din.gateway.carving import Carving
-from din.gateway.vault import Vault
+from din.gateway.registration import carve_cache
+from din.gateway.registration.carve_cache import CarveCache, key_of, opened_cache
+from din.gateway.registration.carving import Carving
+from din.gateway.trust.vault import Vault
 
 REQUEST = CarveRequest(model_path="/a", output_path="/b")
 SOURCE = "5" * 64

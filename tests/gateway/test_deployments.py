@@ -15,8 +15,8 @@ from stories import perform
 from din.discovery.schedule import FLEET
 from din.domain.support import Need, Needs
 from din.errors import BadModel, CannotPlace, ExecutionFailed
-from din.gateway.deployer import PREPARE_MS_MAX
-from din.gateway.holding import RETRY_AFTER_MS
+from din.gateway.deployment.deployer import PREPARE_MS_MAX
+from din.gateway.deployment.holding import RETRY_AFTER_MS
 from din.wire.messages import Prepared, PrepareFailed
 
 BEAT_S = FLEET.interval_ms / 1000

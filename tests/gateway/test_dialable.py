@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from din.gateway.dialable import dialable, reach_of
+from din.gateway.nodes.dialable import dialable, reach_of
 
 SOCKET, HERE, HERE6, THERE = (
     "unix:/run/din/node.sock",

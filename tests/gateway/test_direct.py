@@ -27,9 +27,9 @@ from handed_over import KEY, OUT, OUTPUT, SLICE, WORKER_1, WORKER_2, Worker
 
 from din.domain.tensor import TensorMeta
 from din.errors import Busy, DinError, ExecutionFailed, Internal, TooLarge, Unavailable
-from din.gateway.direct import OFFERS_PER_NODE_MAX, WAITING_PER_REPLICA_MAX, DirectWorkers
-from din.gateway.direct_run import Order
-from din.gateway.failure import AttemptEnded
+from din.gateway.requests.direct import OFFERS_PER_NODE_MAX, WAITING_PER_REPLICA_MAX, DirectWorkers
+from din.gateway.requests.direct_run import Order
+from din.gateway.requests.failure import AttemptEnded
 from din.transport.channel import OutputSet
 from din.wire.worker import (
     Abort,

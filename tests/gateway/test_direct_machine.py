@@ -24,9 +24,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from din.domain.tensor import TensorMeta
 from din.errors import TooLarge, Unavailable
-from din.gateway.direct import INFLIGHT_PER_WORKER_MAX, DirectWorkers
-from din.gateway.direct_run import DirectRun, Ended, Order
-from din.gateway.failure import AttemptEnded
+from din.gateway.requests.direct import INFLIGHT_PER_WORKER_MAX, DirectWorkers
+from din.gateway.requests.direct_run import DirectRun, Ended, Order
+from din.gateway.requests.failure import AttemptEnded
 from din.transport.channel import ABORT_TIMEOUT_S, OutputSet, WorkerChannel
 from din.wire.worker import Abort, Compute, Computed, ComputeFailed, Placed, Release
 

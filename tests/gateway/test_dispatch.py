@@ -31,9 +31,9 @@ from din.errors import (
     NotFound,
     Unavailable,
 )
-from din.gateway.dispatch import REQUESTS_INFLIGHT_MAX
-from din.gateway.failure import AttemptEnded
-from din.gateway.request_tools import (
+from din.gateway.requests.dispatch import REQUESTS_INFLIGHT_MAX
+from din.gateway.requests.failure import AttemptEnded
+from din.gateway.requests.request_tools import (
     ATTEMPTS_MAX,
     RECORDS_KEPT_MAX,
     SILENCE_COLD_MS,

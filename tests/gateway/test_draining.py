@@ -16,8 +16,8 @@ from stories import perform
 from din.domain.node import NodeId
 from din.domain.plan import Rejection
 from din.errors import BadStrategy, CannotPlace, Conflict, ExecutionFailed, NotFound, Unavailable
+from din.gateway.deployment.drains import DrainBook
 from din.gateway.draining import _line
-from din.gateway.drains import DrainBook
 
 
 @pytest.fixture

@@ -34,13 +34,13 @@ from din.domain.support import NOTHING, Need, Needs
 from din.domain.tensor import TensorSpec
 from din.domain.views import RegisterModel
 from din.errors import BadStrategy, BadTensor, CannotPlace, ExecutionFailed, TooLarge, UsageError
-from din.gateway.calibration import NOTHING_GIVEN, Given
-from din.gateway.encoding import Encoder, crossing
-from din.gateway.precise import check_precision
-from din.gateway.probes import Probed
+from din.gateway.probing.probes import Probed
+from din.gateway.registration.calibration import NOTHING_GIVEN, Given
+from din.gateway.registration.encoding import Encoder, crossing
+from din.gateway.registration.trial import Encoded, EncodingRooms
+from din.gateway.registration.verification import Subject
+from din.gateway.requests.precise import check_precision
 from din.gateway.service import InferenceCall
-from din.gateway.trial import Encoded, EncodingRooms
-from din.gateway.verification import Subject
 from din.placement.ways import WayFacts
 
 SHAPE = (1, 4, 512, 512)

@@ -27,8 +27,8 @@ from msgspec.structs import replace
 from din.domain.enrolment import Enrolled
 from din.domain.trust import Peer, PeerName
 from din.errors import Busy, Conflict, Denied, Limited, TooLarge, UsageError
-from din.gateway.enrolment import JOINS_AT_ONCE_MAX
-from din.gateway.roll import Binding
+from din.gateway.nodes.enrolment import JOINS_AT_ONCE_MAX
+from din.gateway.nodes.roll import Binding
 from din.trust.requests import new_key_pem
 
 

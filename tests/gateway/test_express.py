@@ -24,9 +24,9 @@ from msgspec.structs import replace
 
 from din.domain.deployment import Epoch
 from din.errors import DeadlineExceeded, DinError, ExecutionFailed, Unavailable
-from din.gateway.direct import DirectWorkers
-from din.gateway.express import Express
-from din.gateway.request import Request
+from din.gateway.requests.direct import DirectWorkers
+from din.gateway.requests.express import Express
+from din.gateway.requests.request import Request
 from din.gateway.service import InferenceAnswer, InferenceCall
 from din.wire.messages import Cancel
 from din.wire.worker import Abort, Compute, Computed, ComputeFailed, Placed, Release

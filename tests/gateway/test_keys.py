@@ -11,8 +11,8 @@ import pytest
 
 from din.domain.keys import CreateKey
 from din.errors import Conflict, NotFound, TooLarge, Unavailable
-from din.gateway import keys as module
-from din.gateway.keys import Held, KeyBook, Refusal
+from din.gateway.trust import keys as module
+from din.gateway.trust.keys import Held, KeyBook, Refusal
 from din.store.sqlite import SqliteStore
 
 ORDER = CreateKey(name="ci", scopes=("infer",))

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from din.domain.node import NodeId, NodeProfile
 from din.domain.trust import Peer, PeerName
 from din.errors import Conflict, TooLarge, UsageError
-from din.gateway.labels import LabelBook
-from din.gateway.roll import Binding, Roll
+from din.gateway.nodes.labels import LabelBook
+from din.gateway.nodes.roll import Binding, Roll
 from din.store.sqlite import SqliteStore
 
 NODE = NodeProfile(

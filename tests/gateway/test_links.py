@@ -10,7 +10,7 @@ import pytest
 from gateway_fakes import EPOCH, NODE_A, NODE_B, PHOTO, SKIP_ROUTE, Reports
 
 from din.errors import DinError, ExecutionFailed, TooLarge
-from din.gateway.links import RELAYED_BYTES_MAX, NodeLinks
+from din.gateway.nodes.links import RELAYED_BYTES_MAX, NodeLinks
 from din.observability.printable import SAID_CHARACTERS_MAX
 from din.wire.messages import (
     Accepted,

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from din.domain.node import FleetNode, NodeHealth, NodeId, NodeProfile
 from din.domain.request import SliceTiming
 from din.domain.views import SlicingCacheView
-from din.gateway.metrics import OK, SLICE_SERIES_MAX, GatewayMetrics
+from din.gateway.telemetry.metrics import OK, SLICE_SERIES_MAX, GatewayMetrics
 
 
 def node(name: str, **health: float) -> FleetNode:

@@ -32,17 +32,22 @@ from din.errors import (
     UsageError,
 )
 from din.flow.timeout import Timeouts
-from din.gateway.cutting import CutChooser
-from din.gateway.models import MODELS_MAX, ModelBook
-from din.gateway.names import MODEL_ID_BYTES_MAX, MODEL_ID_CHARS_MAX, nearest, normal_model_id
-from din.gateway.record import (
+from din.gateway.registration.cutting import CutChooser
+from din.gateway.registration.models import MODELS_MAX, ModelBook
+from din.gateway.registration.names import (
+    MODEL_ID_BYTES_MAX,
+    MODEL_ID_CHARS_MAX,
+    nearest,
+    normal_model_id,
+)
+from din.gateway.registration.record import (
     REPLICAS_MAX,
     WORKERS_MAX,
     ModelRecord,
     artifacts_of,
     read_record,
 )
-from din.gateway.serving import Serving
+from din.gateway.routes.serving import Serving
 from din.store.sqlite import SqliteStore
 from tests.strategies import ordered
 

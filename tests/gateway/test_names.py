@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from din.errors import Conflict, NotFound
-from din.gateway.names import id_of
+from din.gateway.registration.names import id_of
 
 ONE, OTHER, THIRD = "aa" * 8, "ab" * 8, "ac" * 8
 

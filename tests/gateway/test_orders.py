@@ -17,11 +17,11 @@ from din.domain.node import NodeId
 from din.domain.views import RegisterModel
 from din.errors import CannotPlace
 from din.flow.timeout import Timeouts
-from din.gateway.holding import Holding
-from din.gateway.orders import Orders
-from din.gateway.record import ModelRecord
-from din.gateway.serving import Serving
-from din.gateway.vault import Vault
+from din.gateway.deployment.holding import Holding
+from din.gateway.deployment.orders import Orders
+from din.gateway.registration.record import ModelRecord
+from din.gateway.routes.serving import Serving
+from din.gateway.trust.vault import Vault
 from din.trust.grants import data_key_of
 from din.trust.requests import public_key_bytes
 from din.trust.sealing import open_sealed, parse_header

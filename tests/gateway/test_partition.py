@@ -7,7 +7,7 @@ from gateway_fakes import part_of
 from msgspec.structs import replace
 
 from din.domain.model import GATEWAY, Edge, Partition
-from din.gateway.partition import marked_private
+from din.gateway.registration.partition import marked_private
 
 RAW = (Edge("x", GATEWAY, (0,)), Edge("a", 0, (1,)), Edge("b", 1, (2,)), Edge("y", 2, (GATEWAY,)))
 ADAPTED = (

@@ -6,7 +6,7 @@ import asyncio
 
 from gateway_fakes import in_virtual_time
 
-from din.gateway.patience import Patience
+from din.gateway.requests.patience import Patience
 
 
 class Waits:

@@ -37,8 +37,8 @@ from din.errors import (
     Unavailable,
 )
 from din.gateway.live_factors import live_factors
-from din.gateway.probes import RUNNING_MAX, WAITING_MAX, ProbeJob
-from din.gateway.serving import COMPUTES_MIN, LiveReplica, shapes_in
+from din.gateway.probing.probes import RUNNING_MAX, WAITING_MAX, ProbeJob
+from din.gateway.routes.serving import COMPUTES_MIN, LiveReplica, shapes_in
 
 ORDER = ProbeOrder(kind="calibrate", parts=(ProbePart(),), tensors=("t",))
 ANSWER = CalibrateReport(inputs=(), ranges=())

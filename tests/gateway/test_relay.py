@@ -32,10 +32,10 @@ from din.domain.deployment import Route
 from din.domain.model import GATEWAY, Edge, Partition
 from din.domain.tensor import TensorMeta
 from din.errors import Busy, DeadlineExceeded, ExecutionFailed, TooLarge, Unreachable
-from din.gateway.attempt import Attempt
-from din.gateway.failure import AttemptEnded
-from din.gateway.relay import TOMBSTONE_MS_MIN, Relay
-from din.gateway.shape import RouteShape
+from din.gateway.requests.attempt import Attempt
+from din.gateway.requests.failure import AttemptEnded
+from din.gateway.requests.relay import TOMBSTONE_MS_MIN, Relay
+from din.gateway.routes.shape import RouteShape
 from din.wire.messages import Accepted, BusyNode, Cancel, Failed, Progress, Result, Run
 
 REQUEST, NUMBER = 5, 1

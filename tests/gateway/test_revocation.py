@@ -12,8 +12,8 @@ from gateway_play import FakeNode, GatewayPlay, MemoryStore
 
 from din.domain.node import NodeHealth
 from din.errors import Conflict, NotFound, Unavailable
-from din.gateway import roll as roll_module
-from din.gateway.roll import TOLD_MS, Binding, Roll
+from din.gateway.nodes import roll as roll_module
+from din.gateway.nodes.roll import TOLD_MS, Binding, Roll
 from din.wire.beat_datagram import BeatKey
 from din.wire.heartbeat import Heartbeat, encode_heartbeat
 from din.wire.messages import AnyMessage, ThrownOut

@@ -20,11 +20,11 @@ from din.domain.strategy import Strategy
 from din.domain.tensor import TensorSpec
 from din.domain.views import RegisterModel
 from din.errors import CannotPlace, DinError
-from din.gateway.calibration import NOTHING_GIVEN, Given
-from din.gateway.examining import given_of
-from din.gateway.probes import Probed
-from din.gateway.rewriting import Rewriting
-from din.gateway.verification import Subject
+from din.gateway.probing.examining import given_of
+from din.gateway.probing.probes import Probed
+from din.gateway.registration.calibration import NOTHING_GIVEN, Given
+from din.gateway.registration.rewriting import Rewriting
+from din.gateway.registration.verification import Subject
 
 NAME = "resize_half_pixel_to_asymmetric"
 IMAGE = TensorSpec("image", "UINT8", ("N", 3))

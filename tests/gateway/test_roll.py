@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from din.domain.node import NodeId, NodeProfile
 from din.domain.trust import Peer, PeerName
 from din.errors import Busy, Denied, Unavailable
-from din.gateway import roll as roll_module
-from din.gateway.roll import Binding, Roll
+from din.gateway.nodes import roll as roll_module
+from din.gateway.nodes.roll import Binding, Roll
 
 KEY, OTHER_KEY = "11" * 32, "22" * 32
 LOCAL = Peer("127.0.0.1")

@@ -8,7 +8,7 @@ import pytest
 
 from din.domain.node import FleetNode, NodeHealth, NodeId, NodeProfile
 from din.errors import NotFound
-from din.gateway.samples import Samples
+from din.gateway.nodes.samples import Samples
 
 NODE, OTHER = NodeId("00000000000000aa"), NodeId("00000000000000bb")
 

@@ -17,8 +17,8 @@ from din.artifacts.files import ArtifactFolder
 from din.domain.model import CarveAnswer, CarveRequest
 from din.domain.strategy import Strategy
 from din.errors import BadModel, Denied, NotFound, TooLarge, UsageError
-from din.gateway.carving import Carving, _take
-from din.gateway.vault import Vault
+from din.gateway.registration.carving import Carving, _take
+from din.gateway.trust.vault import Vault
 from din.system.descriptors import control_pair, send_message
 from din.trust.grants import data_key_of
 from din.trust.requests import public_key_bytes

@@ -5,8 +5,8 @@ from gateway_fakes import SKIP_SHAPE, chain_of, part_of, skip_partition
 
 from din.domain.model import CONTEXT_TENSOR, GATEWAY, Edge, Partition
 from din.domain.tensor import TensorSpec
-from din.gateway.partition import _adapted_edges
-from din.gateway.shape import RouteShape
+from din.gateway.registration.partition import _adapted_edges
+from din.gateway.routes.shape import RouteShape
 
 BEFORE, AFTER = 2, 3
 MODEL_EDGES = (

@@ -14,10 +14,10 @@ from din.domain.model import GATEWAY, CarveAnswer, Edge, Slice, Tiles
 from din.domain.strategy import WAYS_MAX, Strategy
 from din.domain.tensor import TensorMeta, TensorSpec
 from din.errors import BadStrategy, BadTensor, ExecutionFailed, TooLarge
+from din.gateway.registration.tiles import shards_of, tiles_of
+from din.gateway.requests.sharding import Sharding
 from din.gateway.service import InferenceAnswer, InferenceCall
-from din.gateway.sharding import Sharding
-from din.gateway.tiles import shards_of, tiles_of
-from din.gateway.traces import TraceBook
+from din.gateway.telemetry.traces import TraceBook
 from din.wire.messages import Result
 
 TILES = Tiles(rows_max=2, split=("t0",))

@@ -11,8 +11,8 @@ from enrolment_desk import NODE_ID, OTHER_ID, Desk, at_desk
 
 from din.domain.enrolment import CreateToken
 from din.errors import Busy, Conflict, Denied, NotFound
-from din.gateway import tokens as tokens_module
-from din.gateway.tokens import REMEMBERED_MS, TokenBook
+from din.gateway.nodes import tokens as tokens_module
+from din.gateway.nodes.tokens import REMEMBERED_MS, TokenBook
 
 KEY, OTHER_KEY = "11" * 32, "22" * 32
 

@@ -20,8 +20,8 @@ from din.domain.probe import REPORT_TENSOR, ProbeOrder, TensorError, VerifyLevel
 from din.domain.profile import GivenTensor, VerifyModel
 from din.domain.tensor import TensorSpec
 from din.errors import BadTensor, ExecutionFailed, Internal, NotFound
-from din.gateway.examining import files_of, given_of
-from din.gateway.verification import (
+from din.gateway.probing.examining import files_of, given_of
+from din.gateway.registration.verification import (
     behind_random,
     faults_of,
     in_order,

@@ -8,7 +8,7 @@ import pytest
 from gateway_fakes import GATEWAY_ID, NODE_A, NODE_B, NODE_C
 
 from din.domain.node import NodeId
-from din.gateway.way_book import AGE_MS_MAX, NODES_MAX, WAYS_MAX, WayBook
+from din.gateway.nodes.way_book import AGE_MS_MAX, NODES_MAX, WAYS_MAX, WayBook
 from din.placement.ways import ASSUMED, HERE
 from din.wire.messages import Measured, MeasuredWay
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from din.client import Client
-from din.gateway.vault import Vault
+from din.gateway.trust.vault import Vault
 from din.transport.membership import EnrolOrder
 from din.trust.grants import data_key_of
 from din.trust.sealing import open_sealed, parse_header

@@ -22,7 +22,7 @@ from din.api.post import BODY_UNLIMITED, Post, PostKind, Target
 from din.config import is_loopback
 from din.domain.trust import SCOPES, Caller, Peer, Scope
 from din.errors import Denied, Limited, Unauthenticated
-from din.gateway.keys import Held, KeyBook, Refusal
+from din.gateway.trust.keys import Held, KeyBook, Refusal
 
 NEEDS_OF_KIND: Final[dict[PostKind, Needs]] = {
     "infer": ("infer",),

@@ -15,9 +15,9 @@ from din.bench.models import fetched
 from din.bench.row import Effort, Row, figure, median
 from din.domain.model import CarveRequest
 from din.domain.strategy import Strategy
-from din.gateway.carve_cache import MEGABYTE, CarveCache
-from din.gateway.carving import Carving
-from din.gateway.vault import Vault
+from din.gateway.registration.carve_cache import MEGABYTE, CarveCache
+from din.gateway.registration.carving import Carving
+from din.gateway.trust.vault import Vault
 
 POINTS: Final = ("377", "387", "404", "474")
 CACHE_BYTES: Final = 128 * MEGABYTE

@@ -23,7 +23,7 @@ from din.bench.models import fetched, write_convolutions
 from din.bench.row import Effort, Row, figure, median, percentile
 from din.domain.deployment import Epoch
 from din.domain.model import Artifact, Slice
-from din.gateway.vault import Vault
+from din.gateway.trust.vault import Vault
 from din.trust.grants import data_key_of
 from din.trust.requests import pem_of_key, public_key_bytes
 from din.trust.sealing import (

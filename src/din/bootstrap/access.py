@@ -16,10 +16,10 @@ from din.bootstrap.log import Log
 from din.config import GatewayConfig
 from din.domain.trust import GATEWAY
 from din.errors import DinError
-from din.gateway.access import GatewayAccess
-from din.gateway.audit import AuditLog
-from din.gateway.keys import KeyBook
-from din.gateway.metrics import GatewayMetrics
+from din.gateway.telemetry.metrics import GatewayMetrics
+from din.gateway.trust.access import GatewayAccess
+from din.gateway.trust.audit import AuditLog
+from din.gateway.trust.keys import KeyBook
 from din.store.contract import Store
 from din.system.clock import fine_monotonic_ms, wall_clock_iso, wall_clock_ms
 

@@ -33,14 +33,14 @@ from din.config import GatewayConfig, check_gateway_network, is_loopback, receiv
 from din.discovery.membership import Membership
 from din.discovery.schedule import BeatSchedule
 from din.errors import DinError
-from din.gateway.carve_cache import opened_cache
-from din.gateway.carving import Carving
 from din.gateway.control import GatewayService
 from din.gateway.core import Effects, Gateway
 from din.gateway.examination import Examination
-from din.gateway.metrics import GatewayMetrics
-from din.gateway.tokens import TokenBook
-from din.gateway.vault import Vault
+from din.gateway.nodes.tokens import TokenBook
+from din.gateway.registration.carve_cache import opened_cache
+from din.gateway.registration.carving import Carving
+from din.gateway.telemetry.metrics import GatewayMetrics
+from din.gateway.trust.vault import Vault
 from din.placement.policy import policy_of
 from din.store.sqlite import SqliteStore
 from din.system.clock import fine_monotonic_ms, monotonic_ms, wall_clock_iso, wall_clock_ms
@@ -59,7 +59,7 @@ from din.version import __version__
 
 if TYPE_CHECKING:
     from din.bootstrap.trust import GatewayTrust
-    from din.gateway.enrolment import Enrolment
+    from din.gateway.nodes.enrolment import Enrolment
 
 REFRESH_SECONDS: Final = 10.0
 """How often interfaces are looked at again."""
@@ -252,7 +252,7 @@ def _port_of(sock: socket.socket) -> int:
 def _enrolment(
     gateway: Gateway, trust: GatewayTrust, reach: Reach, access: Access, late_ms: int
 ) -> Enrolment:
-    from din.gateway.enrolment import Enrolment
+    from din.gateway.nodes.enrolment import Enrolment
 
     effects = gateway.effects
     return Enrolment(

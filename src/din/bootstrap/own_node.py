@@ -30,7 +30,7 @@ from din.transport.tls import files_in
 
 if TYPE_CHECKING:
     from din.bootstrap.trust import GatewayTrust
-    from din.gateway.enrolment import Enrolment
+    from din.gateway.nodes.enrolment import Enrolment
 
 Report = Callable[..., None]
 

@@ -18,9 +18,9 @@ from din.domain.model import CarveAnswer, CarveRequest, ExternalFile, Partition
 from din.domain.strategy import Strategy
 from din.domain.views import ErrorView
 from din.errors import DeadlineExceeded, DinError, Internal, NotFound, error_of_code
-from din.gateway.partition import build_partition, check_options, marked_private
-from din.gateway.record import adapter_of
-from din.gateway.tiles import tiles_of
+from din.gateway.registration.partition import build_partition, check_options, marked_private
+from din.gateway.registration.record import adapter_of
+from din.gateway.registration.tiles import tiles_of
 
 CARVE_SECONDS_MAX: Final = 300
 

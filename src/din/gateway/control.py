@@ -29,13 +29,13 @@ from din.domain.views import (
     SliceAgainView,
 )
 from din.errors import NotFound
-from din.gateway.audit import AuditLog
 from din.gateway.core import Gateway
 from din.gateway.draining import Draining
 from din.gateway.planning import plan_now
 from din.gateway.reslicing import cuts_of, slice_again
 from din.gateway.revoking import revoke
 from din.gateway.service import InferenceAnswer, InferenceCall, InferenceDone, Started
+from din.gateway.trust.audit import AuditLog
 from din.gateway.trying import plan_slices
 from din.gateway.viewing import model_view, node_view
 from din.version import __version__

@@ -22,36 +22,36 @@ from din.discovery.membership import Membership
 from din.domain.node import NodeId
 from din.errors import CannotPlace, DinError
 from din.flow.timeout import Timeouts
-from din.gateway.beats import BeatKeys
-from din.gateway.carve_cache import CarveCache
-from din.gateway.carving import Carving
-from din.gateway.cutting import CutChooser
-from din.gateway.deployer import Deployer
-from din.gateway.dialable import dialable
-from din.gateway.direct import DirectWorkers
-from din.gateway.dispatch import Dispatch
-from din.gateway.drains import DrainBook
-from din.gateway.epochs import EpochBook
+from din.gateway.deployment.deployer import Deployer
+from din.gateway.deployment.drains import DrainBook
+from din.gateway.deployment.epochs import EpochBook
+from din.gateway.deployment.orders import Orders
 from din.gateway.examination import encoder_of, examiner_of, probes_of
-from din.gateway.fleet import Fleet
-from din.gateway.labels import LabelBook
-from din.gateway.links import NodeLinks
 from din.gateway.live_factors import live_factors
-from din.gateway.metrics import GatewayMetrics
-from din.gateway.models import ModelBook
-from din.gateway.names import id_of
-from din.gateway.orders import Orders
-from din.gateway.profiles import ProfileBook
-from din.gateway.record import ModelRecord
-from din.gateway.relay import Relay
-from din.gateway.request_tools import TIMEOUT_LIMITS, RequestTools
+from din.gateway.nodes.beats import BeatKeys
+from din.gateway.nodes.dialable import dialable
+from din.gateway.nodes.fleet import Fleet
+from din.gateway.nodes.labels import LabelBook
+from din.gateway.nodes.links import NodeLinks
+from din.gateway.nodes.roll import Roll
+from din.gateway.nodes.way_book import WayBook
+from din.gateway.probing.profiles import ProfileBook
+from din.gateway.registration.carve_cache import CarveCache
+from din.gateway.registration.carving import Carving
+from din.gateway.registration.cutting import CutChooser
+from din.gateway.registration.models import ModelBook
+from din.gateway.registration.names import id_of
+from din.gateway.registration.record import ModelRecord
+from din.gateway.requests.direct import DirectWorkers
+from din.gateway.requests.dispatch import Dispatch
+from din.gateway.requests.relay import Relay
+from din.gateway.requests.request_tools import TIMEOUT_LIMITS, RequestTools
 from din.gateway.revoking import strike_out_revoked
-from din.gateway.roll import Roll
-from din.gateway.serving import Serving
+from din.gateway.routes.serving import Serving
+from din.gateway.telemetry.metrics import GatewayMetrics
+from din.gateway.telemetry.traces import TraceBook
 from din.gateway.terrain import roomiest_mib, terrain_of
-from din.gateway.traces import TraceBook
-from din.gateway.vault import Vault, has_aes
-from din.gateway.way_book import WayBook
+from din.gateway.trust.vault import Vault, has_aes
 from din.placement.capability import TRUSTED
 from din.placement.policy import Policy
 from din.store.contract import Store

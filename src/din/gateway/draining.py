@@ -18,7 +18,7 @@ from din.domain.plan import Rejection
 from din.domain.views import NodeView, StuckSlice
 from din.errors import CannotPlace, NotFound
 from din.gateway.core import Gateway
-from din.gateway.holding import Holding
+from din.gateway.deployment.holding import Holding
 from din.gateway.viewing import node_view, slice_label
 
 REASONS_MAX: Final = 32

@@ -25,17 +25,17 @@ from din.domain.profile import (
 )
 from din.domain.trust import GATEWAY, Caller
 from din.errors import Denied
-from din.gateway.audit import AuditLog
-from din.gateway.encoding import Encoder
-from din.gateway.examining import Examiner, ExaminerRooms
 from din.gateway.live_factors import pairs_of
-from din.gateway.metrics import GatewayMetrics
-from din.gateway.models import ModelBook
-from din.gateway.probes import ProbeRooms, Probes
-from din.gateway.record import ModelRecord
-from din.gateway.request_tools import RequestTools
-from din.gateway.traces import TraceBook
-from din.gateway.trial import EncodingRooms
+from din.gateway.probing.examining import Examiner, ExaminerRooms
+from din.gateway.probing.probes import ProbeRooms, Probes
+from din.gateway.registration.encoding import Encoder
+from din.gateway.registration.models import ModelBook
+from din.gateway.registration.record import ModelRecord
+from din.gateway.registration.trial import EncodingRooms
+from din.gateway.requests.request_tools import RequestTools
+from din.gateway.telemetry.metrics import GatewayMetrics
+from din.gateway.telemetry.traces import TraceBook
+from din.gateway.trust.audit import AuditLog
 
 if TYPE_CHECKING:
     from din.gateway.core import Gateway

@@ -15,9 +15,9 @@ from din.domain.cuts import CutTable
 from din.domain.node import NodeId
 from din.domain.profile import Profile
 from din.domain.views import RegisterModel
-from din.gateway.holding import Holding
-from din.gateway.serving import shapes_in
-from din.gateway.terrain import device_class
+from din.gateway.deployment.holding import Holding
+from din.gateway.probing.profiles import device_class
+from din.gateway.routes.serving import shapes_in
 from din.placement.correction import live_factor, slice_ms, times_for
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from din.domain.plan import Plan
 from din.gateway.core import Gateway
-from din.gateway.serving import Serving
+from din.gateway.routes.serving import Serving
 from din.gateway.viewing import plan_notes
 from din.placement.compare import compare_split
 

@@ -17,8 +17,8 @@ from din.domain.node import NodeId
 from din.domain.trust import Caller
 from din.domain.views import CutsView, SliceAgainView
 from din.errors import BadStrategy, CannotPlace, Denied
-from din.gateway.cutting import wished_nodes
-from din.gateway.record import ModelRecord
+from din.gateway.registration.cutting import wished_nodes
+from din.gateway.registration.record import ModelRecord
 from din.gateway.terrain import ways_of
 from din.placement.boundaries import boundaries_of
 from din.placement.partitioning import Chosen

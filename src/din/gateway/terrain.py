@@ -7,12 +7,12 @@ from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Final
 
 from din.adapters.catalogue import memory_mib
-from din.domain.node import FleetNode, NodeId, NodeProfile
-from din.domain.profile import DeviceClass
+from din.domain.node import FleetNode, NodeId
 from din.domain.views import RegisterModel
-from din.gateway.cutting import Terrain
-from din.gateway.dialable import reach_of
-from din.gateway.record import adapter_of
+from din.gateway.nodes.dialable import reach_of
+from din.gateway.probing.profiles import device_class
+from din.gateway.registration.cutting import Terrain
+from din.gateway.registration.record import adapter_of
 from din.placement.partitioning import NODES_MAX, Device
 from din.placement.speeds import assumed_gflops
 from din.placement.ways import ASSUMED, HERE, SAME_MACHINE, WayFacts, Ways
@@ -65,11 +65,6 @@ def roomiest_mib(gateway: Gateway) -> int:
     table = gateway.fleet.table()
     rows = [row for row in table.rows().tolist() if gateway.fleet.is_routable(table.node_id(row))]
     return int(max((float(table.memory_mib_room[row]) for row in rows), default=0.0))
-
-
-def device_class(profile: NodeProfile | DeviceClass) -> str:
-    """Nodes of one class are expected to take the same time."""
-    return f"{profile.device_type}/{profile.cpu_model}/{profile.cpu_cores:g}"
 
 
 def _device(order: RegisterModel, node: FleetNode, room_mib: float) -> Device:

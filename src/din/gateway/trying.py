@@ -9,7 +9,7 @@ from din.domain.model import GATEWAY
 from din.domain.plan import Plan
 from din.domain.views import PlanSlices
 from din.errors import UsageError
-from din.gateway.fleet import Fleet
+from din.gateway.nodes.fleet import Fleet
 from din.placement.planner import plan_deployment
 
 SEED: Final = 1

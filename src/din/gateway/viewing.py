@@ -13,8 +13,8 @@ from din.domain.probe import PROBE
 from din.domain.views import ModelView, NodeView, ReplicaView, SliceView, StuckSlice
 from din.errors import NotFound
 from din.gateway.core import Gateway
-from din.gateway.holding import Holding
-from din.gateway.record import ModelRecord
+from din.gateway.deployment.holding import Holding
+from din.gateway.registration.record import ModelRecord
 
 
 def node_view(

@@ -1,0 +1,1 @@
+"""Who holds which slice of a version: placed, loaded, repaired, handed over."""

@@ -1,0 +1,1 @@
+"""Looking at models on nodes: profiles, verification, calibration."""

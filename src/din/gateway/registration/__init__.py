@@ -1,0 +1,1 @@
+"""From a file and an order to a version that can be deployed."""

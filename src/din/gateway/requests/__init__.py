@@ -1,0 +1,1 @@
+"""From a request to its answer, by links or in workers on this host."""

@@ -1,0 +1,1 @@
+"""A deployment as requests see it, and the choice of its replicas."""
