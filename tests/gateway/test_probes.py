@@ -34,6 +34,7 @@ from din.errors import (
     CannotPlace,
     DeadlineExceeded,
     ExecutionFailed,
+    NotFound,
     Unavailable,
 )
 from din.gateway.live_factors import live_factors
@@ -428,7 +429,7 @@ def test_an_unknown_node_is_no_place_to_profile(run):
         await play.register(chain_of(1))
         await play.until_ready()
         refused = await outcome_of(profiled(play, node="nobody"))
-        assert isinstance(refused, CannotPlace)
+        assert isinstance(refused, NotFound)
         assert "nobody" in refused.message
 
     run(story)
