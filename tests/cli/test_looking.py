@@ -207,7 +207,7 @@ def test_models_and_their_slices_are_tables(run: Run) -> None:
     assert "inputs:          input.1 FP32 [1, 3, H, ?]\n" in told
     assert "tenant:          default\n" in told
     assert "outputs:         537 FP32 [...]\n" in told
-    assert "cuts:            after slice 0: 404 (1.5 KiB)\n" in told
+    assert "cuts:            after slice 0: 404 crosses (1.5 KiB)\n" in told
     assert told.endswith(SLICES)
 
 

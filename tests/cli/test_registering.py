@@ -182,6 +182,16 @@ def test_registering_uploads_orders_waits_and_shows_nodes(
     assert [seen.method for seen in fake.seen[:3]] == ["HEAD", "PUT", "POST"]
 
 
+def test_a_cut_that_nothing_crosses_says_so(fake: FakeGateway, run: Run, tmp_path: Path) -> None:
+    """A slice that reads inputs of the model alone."""
+    (cut, *_) = model_view().cuts
+    apart = msgspec.structs.replace(cut, tensors=(), nbytes=0)
+    serve_registration(fake, msgspec.structs.replace(model_view(), cuts=(apart,)))
+    told = run("model", "register", "--config", str(model_file(tmp_path)))
+    assert told.exit_code == 0, told.stderr
+    assert "cut after slice 0: nothing crosses\n" in told.stderr
+
+
 def test_samples_for_calibrating_go_with_the_model_by_their_hash(
     fake: FakeGateway, run: Run, tmp_path: Path
 ) -> None:

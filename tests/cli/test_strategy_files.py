@@ -353,7 +353,7 @@ def test_cuts_of_type_auto_are_explained_by_the_gateway(
     path = str(written(folder, text))
     told = run("strategy", "explain", path)
     assert told.exit_code == 0, told.stderr
-    assert "cut after slice 0: 404 (1.5 KiB)" in told.stdout
+    assert "cut after slice 0: 404 crosses (1.5 KiB)" in told.stdout
     order = msgspec.json.decode(fake.seen[-1].body, type=RegisterModel)
     assert (order.is_dry_run, order.slicing_strategy.type) == (True, "auto")
     count = len(fake.seen)

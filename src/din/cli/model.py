@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -204,7 +205,7 @@ def _show_model(model: str, gateway: str | None, output: str) -> None:
             ("sealed", _sealed(view)),
             ("verified", _verified(view)),
             ("source", manifest.source_sha256 if manifest is not None else ""),
-            ("cuts", "\n".join(_cuts(view))),
+            ("cuts", "\n".join(cut_lines(view.cuts))),
             ("choice", "\n".join(choice_lines(view.choice)) if view.choice is not None else ""),
             ("rewrite", "\n".join(rewrite_lines(view.rewrite))),
             ("precision", "\n".join(precision_lines(view.precision))),
@@ -237,17 +238,22 @@ def show_slices(view: ModelView, *, is_wide: bool) -> None:
                 say(f"slice {part.name} on {each.node} failed: {each.reason}")
 
 
-def crossing(nbytes: int | None) -> str:
-    """What goes over a cut for each request."""
+def cut_lines(cuts: Sequence[CutFacts]) -> list[str]:
+    """What goes over each cut for each request."""
+    return [f"after slice {cut.after_slice}: {_crossing(cut)}" for cut in cuts]
+
+
+def _crossing(cut: CutFacts) -> str:
+    if not cut.tensors:
+        return "nothing crosses"
+    size = _size(cut.nbytes)
+    if _is_encoded(cut):
+        size += f" instead of {_size(cut.nbytes_exact)}"
+    return f"{', '.join(cut.tensors)} {'crosses' if len(cut.tensors) == 1 else 'cross'} ({size})"
+
+
+def _size(nbytes: int | None) -> str:
     return "size depends on the input" if nbytes is None else byte_count(nbytes)
-
-
-def _cuts(view: ModelView) -> list[str]:
-    return [
-        f"after slice {cut.after_slice}: {', '.join(cut.tensors)} ({crossing(cut.nbytes)}"
-        + (f" instead of {crossing(cut.nbytes_exact)})" if _is_encoded(cut) else ")")
-        for cut in view.cuts
-    ]
 
 
 def choice_lines(choice: CutChoice) -> list[str]:

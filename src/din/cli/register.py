@@ -14,7 +14,7 @@ from din.cli.asking import ask
 from din.cli.calibration import read_calibration, upload_calibration
 from din.cli.display import show_document
 from din.cli.frame import Command, gateway_option, output_option, say
-from din.cli.model import crossing, show_slices, specs_in
+from din.cli.model import cut_lines, show_slices, specs_in
 from din.cli.model_file import Registration, read_model_alone, read_model_file
 from din.cli.options import pairs
 from din.cli.precision import rewrite_lines
@@ -268,10 +268,8 @@ def _show(answer: Answer, output: str, *, dry_run: bool, no_wait: bool) -> None:
         click.echo(view.model_id)
     else:
         show_slices(view, is_wide=output == "wide")
-    for cut in view.cuts:
-        verb = "crosses" if len(cut.tensors) == 1 else "cross"
-        across = f"{', '.join(cut.tensors)} {verb} ({crossing(cut.nbytes)})"
-        say(f"cut after slice {cut.after_slice}: {across}")
+    for line in cut_lines(view.cuts):
+        say(f"cut {line}")
     if view.choice is not None and view.choice.is_split_refused:
         say(f"DIN does not cut it: {view.choice.reason}")
     for line in (*view.notes, *view.warnings, *rewrite_lines(view.rewrite)):

@@ -14,7 +14,7 @@ from din.cli.display import UNKNOWN, Column, byte_count, mebibytes, show_documen
 from din.cli.file_form import Finding, ModelFile
 from din.cli.frame import Command, gateway_option, output_option, say
 from din.cli.local_carver import carve_here, partition_here
-from din.cli.model import choice_lines, show_slices
+from din.cli.model import choice_lines, cut_lines, show_slices
 from din.cli.model_file import Registration, check_model_file, finding_of, read_model_file
 from din.cli.plan import explain_plan
 from din.cli.progress import Progress
@@ -187,9 +187,8 @@ def _explain_choice(registration: Registration, gateway: str | None, output: str
         show_document(output, answer.body)
         return
     show_slices(view, is_wide=output == "wide")
-    for cut in view.cuts:
-        size = byte_count(cut.nbytes) if cut.nbytes is not None else "size depends on the input"
-        click.echo(f"cut after slice {cut.after_slice}: {', '.join(cut.tensors)} ({size})")
+    for line in cut_lines(view.cuts):
+        click.echo(f"cut {line}")
     for line in choice_lines(view.choice) if view.choice is not None else ():
         click.echo(line)
     for line in (*view.notes, *view.warnings):
