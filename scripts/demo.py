@@ -315,29 +315,41 @@ def let_din_choose(out: Path, face: Path, *, is_tls: bool) -> None:
             net.start_node(name, "--memory-mib", memory_mib, "--discovery-mode", "unicast",
                            "--gateway", net.url)  # fmt: skip
         net.wait_ready(2)
-        fields = {"replicas": 1, "inputs": {"input.1": [1, 3, SIDE, SIDE]}}
+        whole = {}
         for objective in ("latency", "throughput"):
-            model = f"centerface-{objective}"
-            strategy = {"type": "auto", "objective": objective}
-            config = write_config(net, model, model_id=model, slicing_strategy=strategy,
-                                  before=None, after=None, **fields)  # fmt: skip
-            net.din("model", "register", "--config", str(config))
-            choice = json.loads(net.din("model", "inspect", model, "-o", "json"))["choice"]
-            print(f"   {objective}: {choice['reason']}")
-            for part in choice["slices"]:
-                span = f"{part['operators']} operators from {part['first']} to {part['last']}"
-                print(f"      {part['node']}: {span}, {part['compute_ms']:.1f} ms expected")
+            choice = cuts_chosen(net, objective, {"objective": objective})
             if objective == "latency":
+                (whole,) = choice["slices"]
                 check("one node is as fast: it refuses to split", holds=choice["is_split_refused"])
-        print("   Both nodes share this processor, which DIN cannot know: two machines are")
-        print("   expected to reach what it says.")
-        picture = out / "centerface-throughput.svg"
-        net.din("model", "graph", "centerface-throughput", "-o", str(picture))
+        print("   Nodes of one machine share its processor, and DIN reckons with that. Where the")
+        print("   first and the last operator may lie can be said, and then it has to split:")
+        ends = (("first", "roomy"), ("last", "tiny"))
+        ranges = [{"range": whole[end], "nodes": [node]} for end, node in ends]
+        cuts_chosen(net, "pinned", {"ranges": ranges})
+        picture = out / "centerface-pinned.svg"
+        net.din("model", "graph", "centerface-pinned", "-o", str(picture))
         check(f"its slices are drawn into {picture.name}", holds=picture.exists())
         with net.client() as client:
-            answer = client.infer("centerface-throughput", {"input.1": face_tensor(face)})
+            answer = client.infer("centerface-pinned", {"input.1": face_tensor(face)})
         nodes = {entry.node for entry in answer.execution_trace}
         check(f"a pipeline over {', '.join(sorted(nodes))} answers", holds=len(nodes) > 1)
+
+
+def cuts_chosen(net: Network, name: str, wishes: dict[str, Any]) -> dict[str, Any]:
+    """Register CenterFace with cuts that DIN chooses, show and return the choice."""
+    model = f"centerface-{name}"
+    fields = {"replicas": 1, "inputs": {"input.1": [1, 3, SIDE, SIDE]}}
+    config = write_config(net, model, model_id=model, slicing_strategy={"type": "auto", **wishes},
+                          before=None, after=None, **fields)  # fmt: skip
+    net.din("model", "register", "--config", str(config))
+    choice = json.loads(net.din("model", "inspect", model, "-o", "json"))["choice"]
+    print(f"   {name}: {choice['reason']}")
+    for part in choice["slices"]:
+        span = f"{part['operators']} operators from {part['first']} to {part['last']}"
+        print(f"      {part['node']}: {span}, {part['compute_ms']:.1f} ms expected")
+    for note in choice.get("notes", ()):
+        print(f"      {note}")
+    return choice
 
 
 def answer_and_survive(net: Network, face: Path, cat: Path, *, is_short: bool) -> None:

@@ -229,8 +229,9 @@ class FakeNode:
             device_type=self.more.get("device_type", "x86_64"),
             cpu_model="cpu",
             cpu_isa=self.more.get("cpu_isa", ("avx2",)),
-            cpu_cores=2.0,
+            cpu_cores=self.more.get("cpu_cores", 2.0),
             memory_mib=self.memory_mib,
+            accelerator=self.more.get("accelerator"),
             backends=("onnxruntime", "adapter"),
             addresses=(f"tcp:10.0.0.1:{9000 + int(self.node_id, 16)}",),
         )

@@ -463,6 +463,29 @@ def test_what_was_measured_is_what_cuts_are_chosen_by(run):
     run(story)
 
 
+def test_nodes_of_one_machine_share_what_they_compute_with(run):
+    async def story(play: GatewayPlay) -> None:
+        answering(play, REPORT)
+        more = [{}, {"accelerator": "gpu"}, {"accelerator": "gpu"}, {"cpu_cores": 16.0}]
+        nodes = [play.add(**each) for each in more]
+        far = play.add()
+        play.gateway.links._links[far.node_id].peer_host = "192.0.2.7"
+        await play.register(chain_of(1))
+        await play.until_ready()
+        order = play.gateway.models.record("faces").order
+        devices = {each.node_id: each for each in play.gateway.cutter.terrain(order).devices}
+        cpu, gpu, same, wide = (devices[each.node_id] for each in nodes)
+        assert "" != cpu.machine == wide.machine
+        assert "" != gpu.machine == same.machine != cpu.machine
+        assert devices[far.node_id].machine not in ("", cpu.machine, gpu.machine)
+        assert (gpu.processor_share, wide.processor_share) == (1.0, 0.125)
+        single = replace(order, backend_options={"threads": "1"})
+        terrain = play.gateway.cutter.terrain(single)
+        assert {each.processor_share for each in terrain.devices} >= {1.0, 0.0625}
+
+    run(story)
+
+
 def test_a_profile_says_by_what_live_slices_take_longer(run):
     async def story(play: GatewayPlay) -> None:
         play.carving.assignment = (0, 0)

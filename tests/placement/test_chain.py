@@ -75,7 +75,23 @@ def slowest(chain: Chain, nodes: tuple[int, ...]) -> float:
         worst = max(worst, sum(chain.cost[start:end, node]))
         if end < chain.blocks:
             worst = max(worst, chain.step(end - 1)[node, nodes[end]])
+    if chain.shares is not None:
+        for one in range(chain.nodes):
+            taken = [
+                chain.shares[one, node] * chain.cost[block, node]
+                for block, node in enumerate(nodes)
+                if chain.shares[one, node]
+            ]
+            worst = max(worst, sum(taken))
     return float(worst)
+
+
+def on_machines(seed: int, nodes: int) -> np.ndarray:
+    """Which share of its machine each node takes, for nodes on few machines."""
+    chance = np.random.default_rng(seed)
+    machines = chance.integers(0, 2, nodes)
+    taken = chance.choice([0.25, 0.5, 1.0], nodes)
+    return np.where(machines[:, None] == machines, taken, 0.0)
 
 
 def is_pipeline(nodes: tuple[int, ...]) -> bool:
@@ -156,6 +172,40 @@ def test_the_fastest_pipeline_is_the_fastest_of_all(seed, blocks, nodes, tight, 
     assert slowest(chain, found.nodes) == pytest.approx(best)
 
 
+@settings(max_examples=150, deadline=None)
+@given(**SMALL, tight=st.booleans())
+def test_a_pipeline_over_shared_processors_is_told_by_what_they_allow(seed, blocks, nodes, tight):
+    chain = replace(make(seed, blocks, nodes, tight=tight), shares=on_machines(seed, nodes))
+    ways = [way for way in every(chain) if is_pipeline(way) and is_within(chain, way)]
+    best = min((slowest(chain, way) for way in ways), default=np.inf)
+    found = fastest_pipeline(chain)
+    if np.isinf(best):
+        assert found is None
+        return
+    assert is_pipeline(found.nodes)
+    assert is_within(chain, found.nodes)
+    assert slowest(chain, found.nodes) == pytest.approx(found.cost)
+    whole = alone_in_pipeline(chain)
+    assert whole is None or found.cost <= whole.cost * (1 + 1e-9)
+    if found.is_exact:
+        assert found.cost == pytest.approx(best)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), blocks=st.integers(1, 5), nodes=st.integers(1, 8))
+def test_alike_nodes_of_one_machine_answer_no_more_often_than_one(seed, blocks, nodes):
+    drawn = make(seed, blocks, 1)
+    chain = replace(
+        alike(blocks, nodes, AMPLE_MIB),
+        cost=np.where(np.isfinite(drawn.cost), drawn.cost, 3.0) + np.zeros(nodes),
+        shares=np.ones((nodes, nodes)),
+    )
+    found = fastest_pipeline(chain)
+    assert len(runs_of(found.nodes)) == 1
+    assert found.cost == pytest.approx(chain.cost[:, 0].sum())
+    assert found.is_exact == (nodes <= EXACT_NODES_MAX)
+
+
 @settings(max_examples=60, deadline=None)
 @given(**SMALL, tight=st.booleans())
 def test_the_best_node_alone_is_the_best_of_all(seed, blocks, nodes, tight):
@@ -205,11 +255,13 @@ def test_over_many_nodes_under_limits_the_promising_ones_are_looked_at():
 
 
 @settings(max_examples=60, deadline=None)
-@given(**SMALL, is_pipeline=st.booleans())
+@given(**SMALL, is_pipeline=st.booleans(), is_shared=st.booleans())
 def test_the_split_that_is_told_of_a_refusal_is_the_best_single_cut(
-    seed: int, blocks: int, nodes: int, is_pipeline: bool
+    seed: int, blocks: int, nodes: int, is_pipeline: bool, is_shared: bool
 ) -> None:
     chain = make(seed, blocks, nodes)
+    if is_shared:
+        chain = replace(chain, shares=on_machines(seed, nodes))
     judge = slowest if is_pipeline else latency
     cuts = [
         (one,) * edge + (other,) * (blocks - edge)

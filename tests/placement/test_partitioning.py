@@ -220,6 +220,50 @@ def test_a_pipeline_of_alike_nodes_answers_more_often_than_one():
     )
 
 
+def test_nodes_of_one_machine_are_no_reason_to_split_for_throughput_and_it_says_so():
+    devices = [device(name, machine="host") for name in "abc"]
+    choice = choose(chain_table(10, 10, 10), *devices, objective="throughput").choice
+    assert choice.is_split_refused
+    assert choice.alone is not None
+    assert choice.best_split is not None
+    assert choice.best_split >= choice.cost == choice.alone.cost
+    assert choice.notes == (
+        "a, b, c are on one machine and share its processor: for throughput their times add up",
+    )
+
+
+def test_one_node_of_each_machine_takes_part_in_a_pipeline():
+    devices = [device(name, machine=f"host-{name[0]}") for name in ("a1", "a2", "b1", "b2")]
+    choice = choose(chain_table(10, 10, 10), *devices, objective="throughput").choice
+    assert choice.alone is not None
+    assert choice.cost == pytest.approx(choice.alone.cost / 2, rel=0.01)
+    assert {each.node[0] for each in choice.slices} == {"a", "b"}
+    assert len(choice.slices) == 2
+
+
+def test_nodes_that_keep_half_of_their_machine_busy_are_two_at_a_time():
+    devices = [device(name, machine="host", processor_share=0.5) for name in "abcd"]
+    choice = choose(chain_table(10, 10, 10), *devices, objective="throughput").choice
+    assert choice.alone is not None
+    assert choice.cost == pytest.approx(choice.alone.cost / 2, rel=0.01)
+
+
+def test_what_memory_forces_apart_on_one_machine_claims_no_more_than_its_processor_allows():
+    table = chain_table(10, 10, weights=20 * MIB)
+    devices = [device(name, room_mib=170, machine="host") for name in "ab"]
+    choice = choose(table, *devices, objective="throughput").choice
+    assert choice.alone is None
+    assert len(choice.slices) == 2
+    assert choice.cost == pytest.approx(sum(each.compute_ms for each in choice.slices), rel=0.01)
+
+
+def test_nodes_of_one_machine_are_not_mentioned_where_they_share_nothing():
+    few = [device(name, machine="host", processor_share=0.5) for name in "ab"]
+    apart = [device("c", machine="host/cpu"), device("d", machine="host/accelerator")]
+    choice = choose(chain_table(10, 10), *few, *apart, objective="throughput").choice
+    assert choice.notes == ()
+
+
 def test_energy_is_asked_of_nodes_with_a_meter_alone():
     table = chain_table(1)
     with pytest.raises(CannotPlace) as refused:
@@ -261,6 +305,15 @@ def test_heavy_heads_run_side_by_side(tail):
     left, right = found.assignment[1], found.assignment[2]
     assert found.assignment[:5] == (0, left, right, left, right)
     assert {choice.slices[left].node, choice.slices[right].node} == {"a", "b"}
+
+
+def test_heads_on_one_machine_take_turns_beyond_its_cores():
+    table = two_heads(tail=True)
+    crowded = [device(name, machine="host") for name in "ab"]
+    assert choose(table, *crowded).choice.is_split_refused
+    roomy = [device(name, machine="host", processor_share=0.5) for name in "ab"]
+    assert "heads side by side" in choose(table, *roomy).choice.reason
+    assert "heads side by side" in choose(table, *crowded, device("c")).choice.reason
 
 
 def test_light_heads_are_left_together():
@@ -341,6 +394,24 @@ def test_what_was_chosen_is_judged_as_it_was_chosen(objective, table):
     wishes = CutWishes(objective=objective)
     judged = cost_of(prepare(table), devices, wishes, NO_WAYS, profiles, found.assignment, nodes)
     assert judged == pytest.approx(found.choice.cost, rel=0.02)
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_what_runs_on_one_machine_is_judged_by_its_processor(objective, share):
+    table = two_heads()
+    apart = device("a"), device("b")
+    together = [replace(each, machine="host", processor_share=share) for each in apart]
+    wishes = CutWishes(objective=objective)
+    assignment = choose(table, *apart).assignment
+    nodes = [each.node_id for each in (apart[0], *apart)][: max(assignment) + 1]
+    free, shared = (
+        cost_of(prepare(table), devices, wishes, NO_WAYS, {}, assignment, nodes)
+        for devices in (apart, together)
+    )
+    assert free is not None
+    assert shared is not None
+    assert (shared > free * 1.2) == (share == 1.0)
 
 
 def test_what_lies_on_a_node_that_is_gone_has_no_cost():

@@ -7,14 +7,14 @@ from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Final
 
 from din.adapters.catalogue import memory_mib
-from din.domain.node import FleetNode, NodeId
+from din.domain.node import FleetNode, NodeId, NodeProfile
 from din.domain.views import RegisterModel
 from din.gateway.nodes.dialable import reach_of
 from din.gateway.probing.profiles import device_class
 from din.gateway.registration.cutting import Terrain
 from din.gateway.registration.record import adapter_of
 from din.placement.partitioning import NODES_MAX, Device
-from din.placement.speeds import assumed_gflops
+from din.placement.speeds import assumed_gflops, processor_share
 from din.placement.ways import ASSUMED, HERE, SAME_MACHINE, WayFacts, Ways
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ def terrain_of(gateway: Gateway, order: RegisterModel) -> Terrain:
         if not order.slicing_strategy.backend_map and BACKEND_DEFAULT not in profile.backends:
             continue
         room = float(table.memory_mib_room[table.row(profile.node_id)])
-        devices.append(_device(order, node, room / order.workers - adapters_mib))
+        machine = _processor(gateway.links.machine_of(profile.node_id), profile)
+        devices.append(_device(order, node, room / order.workers - adapters_mib, machine))
     ids = [each.node_id for each in devices]
     return Terrain(devices=tuple(devices), ways=ways_of(gateway, ids), named=named)
 
@@ -67,7 +68,14 @@ def roomiest_mib(gateway: Gateway) -> int:
     return int(max((float(table.memory_mib_room[row]) for row in rows), default=0.0))
 
 
-def _device(order: RegisterModel, node: FleetNode, room_mib: float) -> Device:
+def _processor(machine: str | None, profile: NodeProfile) -> str:
+    """Equal for nodes that share a processor or an accelerator; empty without a link. Where several
+    machines have one address, the kind of processor tells some of them apart."""
+    kind = profile.accelerator or profile.cpu_model
+    return "" if machine is None else f"{machine or HERE}/{kind}"
+
+
+def _device(order: RegisterModel, node: FleetNode, room_mib: float, machine: str) -> Device:
     profile = node.profile
     asked = order.backend_options.get("threads", "")
     threads = int(asked) if asked.isascii() and asked.isdigit() else None
@@ -80,6 +88,8 @@ def _device(order: RegisterModel, node: FleetNode, room_mib: float) -> Device:
         is_trusted=TRUSTED_LABEL in profile.labels.items(),
         watts=node.health.power_w,
         backends=profile.backends,
+        machine=machine,
+        processor_share=processor_share(profile, threads),
     )
 
 

@@ -20,6 +20,7 @@ from din.domain.estimates import ACTIVATIONS_FACTOR, MIB, SLICE_BASE_MIB, WEIGHT
 from din.domain.model import GATEWAY
 from din.placement.boundaries import Blocks, Heads
 from din.placement.chain import Matrix
+from din.placement.sharing import Turns
 
 HEADS_MAX: Final = 16
 PARALLEL_SHARE_MIN: Final = 0.1
@@ -49,6 +50,8 @@ class Ground:
     leave: Matrix
     room_mib: Matrix
     slices_max: int
+    shares: Matrix | None = None
+    """Of processors, see `din.placement.sharing`."""
 
 
 def heads_of(blocks: Blocks, work: Matrix) -> Heads | None:
@@ -168,17 +171,19 @@ def _spread(times: Matrix, flows: _Flows, ground: Ground, home: int) -> _Spread:
     start = float(ground.enter[home] + times[0, home])
     has_trunk = bool(times[0].any())
     free = np.where(np.arange(len(ground.enter)) == home, start, 0.0)
+    turns = Turns(np.eye(len(free)) if ground.shares is None else ground.shares)
     nodes = [0] * count
     done = 0.0
     for head in np.argsort(-times[1:-1].min(axis=1), kind="stable").tolist():
         way = ground.hop + ground.per_byte * flows.to_head[head]
         arrives = start + way[home] if has_trunk else ground.enter
-        ends = np.maximum(free, arrives) + times[1 + head]
+        ends = np.maximum(np.maximum(free, turns.free_ms()), arrives) + times[1 + head]
         back = (ground.hop + ground.per_byte * flows.from_head[head])[:, home]
         total = ends + (back if times[-1].any() else ground.leave)
         node = int(total.argmin())
         nodes[head] = node
         free[node] = ends[node]
+        turns.take(node, float(ends[node]))
         done = max(done, float(total[node]))
     done = max(done, start)
     if times[-1].any():

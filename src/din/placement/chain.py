@@ -49,6 +49,8 @@ class Chain:
     room_mib: Matrix
     """Memory of each node."""
     slices_max: int
+    shares: Matrix | None = None
+    """Of processors, see `din.placement.sharing`; None = every node has its own."""
 
     @property
     def blocks(self) -> int:
@@ -75,6 +77,7 @@ class Chain:
             enter=self.enter[nodes],
             leave=self.leave[nodes],
             room_mib=self.room_mib[nodes],
+            shares=None if self.shares is None else self.shares[square],
         )
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from din.domain.cuts import CutTable
 from din.domain.model import GATEWAY
 from din.domain.node import NodeId
 from din.domain.strategy import Objective
 from din.placement.boundaries import Blocks
 from din.placement.partitioning import SLICE_MS, CutWishes, Device
+from din.placement.sharing import Turns, loads_of, shares_of
 from din.placement.speeds import measured_for, operator_ms
 from din.placement.ways import Ways, way_times
 
@@ -57,6 +60,7 @@ class _Judge:
         assignment: Sequence[int],
     ) -> None:
         self.used, self.compute = used, compute
+        self.shares = shares_of(used)
         self.objective: Objective = wishes.objective
         self.times = way_times([each.node_id for each in used], ways)
         self.given = sum(each.nbytes for each in table.values if each.maker == GATEWAY)
@@ -103,13 +107,15 @@ class _Judge:
         """When the last slice is done: each starts when its inputs and its node are there."""
         ends: dict[int, float] = {}
         free: dict[NodeId, float] = defaultdict(float)
+        turns = Turns(self.shares)
         last = 0.0
         for number, device in enumerate(self.used):
             sources = [pair for pair in self.flows if pair[1] == number and pair[0] in ends]
             arrives = [ends[pair[0]] + self._step(pair) for pair in sources]
-            start = max([*arrives, free[device.node_id]], default=0.0)
+            start = max([*arrives, free[device.node_id], float(turns.free_ms()[number])])
             start = start if arrives else max(start, self._enter(number))
             ends[number] = free[device.node_id] = start + self.compute[number]
+            turns.take(number, ends[number])
             is_last = not any(pair[0] == number for pair in self.flows)
             last = max(last, ends[number] + (self._leave(number) if is_last else 0.0))
         return last
@@ -119,7 +125,10 @@ class _Judge:
         for number, device in enumerate(self.used):
             busy[device.node_id] += self.compute[number]
         steps = [self._step(pair) for pair in self.flows if self._is_apart(pair)]
-        return max([*busy.values(), *steps, self._enter(0), self._leave(len(self.used) - 1)])
+        loads = loads_of(self.shares, np.array(self.compute)).tolist()
+        return max(
+            [*busy.values(), *loads, *steps, self._enter(0), self._leave(len(self.used) - 1)]
+        )
 
     def _energy(self) -> float:
         watts = [each.watts or 0.0 for each in self.used]

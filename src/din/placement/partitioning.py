@@ -26,6 +26,7 @@ from din.placement.branches import Fork, Ground, best_fork, heads_of
 from din.placement.chain import Chain, Flags, Matrix, Numbers, Way, alone, runs_of
 from din.placement.limited import cheapest
 from din.placement.pipeline import alone_in_pipeline, fastest_pipeline
+from din.placement.sharing import shares_of, sharing_notes
 from din.placement.speeds import measured_for, operator_ms, times_of
 from din.placement.telling import best_split, described, no_way, sentence, told_ways
 from din.placement.ways import Ways, WayTimes, way_times
@@ -55,6 +56,10 @@ class Device(Struct, frozen=True, kw_only=True):
     watts: float | None = None
     """Measured; None = it has no meter."""
     backends: tuple[str, ...] = ("onnxruntime",)
+    machine: str = ""
+    """Devices of one share its processor; empty = not known to share one."""
+    processor_share: float = 1.0
+    """Above 0: what it takes of that while it is busy."""
 
 
 class RangeRule(Struct, frozen=True, kw_only=True):
@@ -267,6 +272,7 @@ def _chain(
         peak_mib=blocks.peak_mib,
         room_mib=room,
         slices_max=wishes.slices_max,
+        shares=shares_of(devices),
     )
 
 
@@ -286,6 +292,7 @@ def _fork(problem: _Problem) -> Fork | None:
         chain.leave,
         chain.room_mib,
         chain.slices_max,
+        chain.shares,
     )
     return best_fork(problem.table, heads, ground)
 
@@ -344,6 +351,7 @@ def _told(
         is_exact=is_exact,
         nodes_considered=len(devices),
         blocks=len(problem.blocks),
+        notes=tuple(sharing_notes(devices)) if objective == "throughput" else (),
         ways=_ways(
             problem, *(_map_of(problem.blocks, refused) if refused else (assignment, nodes))
         ),

@@ -7,6 +7,9 @@ is in the stage before, so what counts is the slowest stage or transfer:
 
 Over all sets S of nodes this is exact; it is done for few nodes. For more, nodes are taken in some
 fixed orders (any may be left out), which is a heuristic, and the answer says so.
+
+Nodes of one machine share its processor: there the times of their stages add up. Of the best way
+with one node of each machine and the best over all nodes the better is taken.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from typing import Final
 import numpy as np
 
 from din.domain.estimates import SLICE_BASE_MIB
-from din.placement.chain import Chain, Matrix, Numbers, Way
+from din.placement.chain import ROUNDING, Chain, Matrix, Numbers, Way
+from din.placement.sharing import leaders_of, least_pace, paced
 
 EXACT_NODES_MAX: Final = 6
 ORDERED_NODES_MAX: Final = 16
@@ -50,7 +54,34 @@ def alone_in_pipeline(chain: Chain) -> Way | None:
 
 
 def fastest_pipeline(chain: Chain) -> Way | None:
-    """The way with the smallest slowest stage; of equal ones one with the fewest stages."""
+    """The way with the least time between two answers; of equal ones one with the fewest stages."""
+    way = _unshared(chain)
+    if way is None or chain.shares is None:
+        return way
+    shared = paced(chain, way)
+    kept = _best_by_machine(chain, chain.shares)
+    if shared.cost > way.cost and len(kept) < chain.nodes:
+        found = _unshared(chain.only(kept))
+        if found is not None and found.cost <= shared.cost:
+            nodes = tuple(int(kept[node]) for node in found.nodes)
+            shared = paced(chain, Way(nodes, found.cost, found.is_exact))
+    least = max(way.cost, least_pace(chain, len(kept)))
+    is_exact = way.is_exact and shared.cost <= least * (1 + ROUNDING)
+    return Way(shared.nodes, shared.cost, is_exact)
+
+
+def _best_by_machine(chain: Chain, shares: Matrix) -> Numbers:
+    """The best node of each machine: that can hold everything, then the fastest, the roomiest."""
+    needed = SLICE_BASE_MIB + chain.held_mib.sum() + chain.peak_mib.max()
+    totals = chain.cost.sum(axis=0)
+    holds = np.isfinite(totals) & (chain.room_mib >= needed)
+    leaders = leaders_of(shares)
+    order = np.lexsort((-chain.room_mib, totals, ~holds, leaders))
+    return np.sort(order[np.unique(leaders[order], return_index=True)[1]])
+
+
+def _unshared(chain: Chain) -> Way | None:
+    """As if each node had a processor of its own."""
     if chain.nodes <= EXACT_NODES_MAX:
         return _best(chain, _by_sets, is_exact=True)
     speed = np.where(np.isfinite(chain.cost), chain.cost, np.inf).min(axis=0)

@@ -40,6 +40,13 @@ def assumed_gflops(profile: NodeProfile, threads: int | None = None) -> float:
     return (best or GFLOPS_UNKNOWN) * max(cores, 0.05)
 
 
+def processor_share(profile: NodeProfile, threads: int | None = None) -> float:
+    """Above 0, at most 1: what a worker takes of the node's processor or accelerator."""
+    if profile.accelerator is not None or profile.cpu_cores <= 0:
+        return 1.0
+    return min((threads or THREADS_DEFAULT) / profile.cpu_cores, 1.0)
+
+
 def operator_ms(
     table: CutTable, gflops: float, measured: Sequence[float] | None = None
 ) -> Milliseconds:

@@ -88,6 +88,10 @@ def best_split(chain: Chain, way: Way, *, is_pipeline: bool) -> Way | None:
         total = join(total, hop + per_byte * chain.crossing[edge])
         if is_pipeline:
             total = np.maximum(total, np.maximum(chain.enter[:, None], chain.leave))
+            if chain.shares is not None:
+                held = np.where(np.isfinite(after[edge]), after[edge], 0.0)
+                first = np.diag(chain.shares) * before[edge]
+                total = np.maximum(total, first[:, None] + chain.shares * held)
         one, other = divmod(int(total.argmin()), chain.nodes)
         if total[one, other] < best.cost:
             nodes = (one,) * (edge + 1) + (other,) * (chain.blocks - edge - 1)

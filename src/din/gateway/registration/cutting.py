@@ -140,7 +140,9 @@ class CutChooser:
         chosen = await asyncio.to_thread(
             choose_cuts, ready.blocks, terrain.devices, ready.wishes, terrain.ways, profiles
         )
-        return replace(chosen, choice=with_fields(chosen.choice, notes=notes))
+        return replace(
+            chosen, choice=with_fields(chosen.choice, notes=(*chosen.choice.notes, *notes))
+        )
 
     async def cost_now(
         self, order: RegisterModel, assignment: Sequence[int], nodes: Sequence[NodeId]
