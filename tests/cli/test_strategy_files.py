@@ -324,6 +324,34 @@ def test_a_right_file_says_its_slices(run: Run, folder: Path) -> None:
     assert (found["is_right"], found["is_model_checked"]) == (True, False)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "snippet"),
+    [
+        ('"model.10:model.13": "openvino"', '"model.10:model.24": "tensorrtt"', '"tensorrtt"'),
+        (
+            '"model.10:model.13": "openvino"\n    }',
+            '"model.10:model.24": "openvino"\n    }, "slices": [{}, {"backend": "tensorrtt"}]',
+            '"tensorrtt"',
+        ),
+    ],
+)
+def test_a_backend_that_nobody_knows_is_warned_of_with_its_place_and_stays_possible(
+    run: Run, folder: Path, old: str, new: str, snippet: str
+) -> None:
+    text = SEEDS.replace(old, new, 1).replace('"model.10", "model.13"', '"model.9"')
+    path = written(folder, text)
+    told = run("strategy", "check", str(path))
+    assert told.exit_code == 0, told.stderr
+    assert "tensorrtt" not in told.stdout
+    assert f"{place_in(text, path, snippet)}: warning: slicing_strategy." in told.stderr
+    assert "hint: did you mean 'tensorrt'? " in told.stderr
+    found = json.loads(run("strategy", "check", str(path), "-o", "json").stdout)
+    assert (found["is_right"], found["findings"]) == (True, [])
+    (warning,) = found["warnings"]
+    assert warning["place"] == place_in(text, path, snippet)
+    assert read_model_file(path).order.slicing_strategy.backend_map["model.0:model.9"] == "tensorrt"
+
+
 def test_explaining_shows_slices_crossings_and_who_could_take_them(
     run: Run, fake: FakeGateway, folder: Path
 ) -> None:

@@ -232,7 +232,7 @@ class FakeNode:
             cpu_cores=self.more.get("cpu_cores", 2.0),
             memory_mib=self.memory_mib,
             accelerator=self.more.get("accelerator"),
-            backends=("onnxruntime", "adapter"),
+            backends=self.more.get("backends", ("onnxruntime", "adapter")),
             addresses=(f"tcp:10.0.0.1:{9000 + int(self.node_id, 16)}",),
         )
 

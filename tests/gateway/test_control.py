@@ -14,6 +14,7 @@ from gateway_fakes import chain_of
 from gateway_play import NOW_MS, PEER, GatewayPlay
 from stories import Story, perform
 
+from din.domain.strategy import Strategy
 from din.domain.trust import Caller
 from din.errors import Conflict, NotFound, UsageError
 from din.gateway.control import GatewayService
@@ -206,6 +207,19 @@ def test_a_dry_run_asks_no_node_and_explains_those_not_chosen(run):
         assert [len(node.prepares) for node in nodes] == before
         with pytest.raises(NotFound):
             play.service.plan("faces", "9", is_adapted=False)
+
+    run(story)
+
+
+def test_a_backend_that_nobody_knows_is_noted_until_a_node_brings_it(run):
+    async def story(play: GatewayPlay) -> None:
+        strategy = Strategy(backend_map={"a:b": "tensorrtt"})
+        await play.register(chain_of(1), slicing_strategy=strategy)
+        (note,) = play.service.inspect_model("faces", None).notes
+        assert note.startswith("slicing_strategy.backend_map.a:b: no backend is known by the name")
+        assert "did you mean 'tensorrt'?" in note
+        play.add(backends=("onnxruntime", "tensorrtt"))
+        assert play.service.inspect_model("faces", None).notes == ()
 
     run(story)
 

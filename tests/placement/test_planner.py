@@ -166,7 +166,13 @@ def test_no_backend_gives_the_first_line_that_the_manual_promises():
     lines = refusal.value.message.splitlines()
     assert lines[0] == "no compatible device found for backend openvino"
     assert lines[1] == "  backend (2): n1, n2 have onnxruntime, need openvino"
-    assert "the nodes offer onnxruntime" in refusal.value.hint
+    assert refusal.value.hint.startswith("the nodes offer onnxruntime")
+
+
+def test_a_misspelt_backend_is_told_what_was_meant():
+    with pytest.raises(CannotPlace) as refusal:
+        plan_deployment([part(0, backend="tensorrtt")], (), [node(1)], random=Random(1))
+    assert refusal.value.hint.startswith("did you mean 'tensorrt'? the nodes offer onnxruntime")
 
 
 def test_a_device_type_that_differs_in_one_part_names_the_part_and_the_nearest_node():

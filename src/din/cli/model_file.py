@@ -16,7 +16,8 @@ from msgspec import Struct
 from din.cli.file_form import STRATEGY, Finding, ModelFile, read_form
 from din.cli.jsonc import FILE_BYTES_MAX, Document, read_jsonc
 from din.cli.jsonc import Path as Place
-from din.domain.strategy import dotted, faults_of
+from din.domain.backend_names import unknown_backends
+from din.domain.strategy import Fault, dotted, faults_of
 from din.domain.views import RegisterModel
 from din.errors import BadStrategy, DinError, UsageError
 
@@ -58,6 +59,8 @@ class Read(Struct, frozen=True):
 
     findings: tuple[Finding, ...]
     registration: Registration | None = None
+    warnings: tuple[Finding, ...] = ()
+    """What may be right, but probably is not."""
 
 
 def read_model_file(path: Path) -> Registration:
@@ -81,21 +84,24 @@ def check_model_file(path: Path) -> Read:
     file = read_form(document)
     if isinstance(file, tuple):
         return Read(file)
-    findings = tuple(
-        Finding(
-            document.at((STRATEGY, *each.path)),
-            f"{dotted(each.path)}: {each.message}",
-            each.hint,
-            BadStrategy.code,
-        )
-        for each in faults_of(file.slicing_strategy)
-    )
+    strategy = file.slicing_strategy
+    findings = tuple(_found(document, each) for each in faults_of(strategy))
     if findings:
         return Read(findings)
     inputs = file.calibration_inputs
     calibration = _beside(path, inputs) if inputs else None
     model_path = _beside(path, file.onnx_path)
-    return Read((), Registration(model_path, _order(file), document, calibration))
+    return Read(
+        (),
+        Registration(model_path, _order(file), document, calibration),
+        tuple(_found(document, each) for each in unknown_backends(strategy)),
+    )
+
+
+def _found(document: Document, fault: Fault) -> Finding:
+    place = document.at((STRATEGY, *fault.path))
+    message = f"{dotted(fault.path)}: {fault.message}"
+    return Finding(place, message, fault.hint, BadStrategy.code)
 
 
 def _read(path: Path) -> str:

@@ -52,6 +52,8 @@ class Checked(Struct, frozen=True, kw_only=True):
     """False when the model file is not there: points and ranges are not known to exist then."""
     findings: tuple[Finding, ...] = ()
     slices: tuple[str, ...] = ()
+    warnings: tuple[Finding, ...] = ()
+    """What may be right, such as a backend that only a later node has."""
 
 
 class Explained(Struct, frozen=True, kw_only=True):
@@ -79,7 +81,8 @@ def check(file: Path, output: str) -> None:
     """Whether FILE is right: its form, and against the model file if that is there.
 
     Says with line and column everything that is wrong in its form; when nothing is, what does not
-    fit the model. Nothing is sent anywhere. Exit code 2 when something is wrong.
+    fit the model. A backend that DIN does not know is only warned of. Nothing is sent anywhere.
+    Exit code 2 when something is wrong.
     """
     found = _checked(file)
     if output in ("json", "yaml"):
@@ -91,6 +94,9 @@ def check(file: Path, output: str) -> None:
                 say(f"hint: {each.hint}")
         for name in found.slices:
             click.echo(name)
+        for each in found.warnings:
+            say(f"{each.place}: warning: {each.message}")
+            say(f"hint: {each.hint}")
     if not found.is_right:
         click.get_current_context().exit(UsageError.exit_code)
     say(f"{file} is right" + ("" if found.is_model_checked else NO_MODEL))
@@ -103,18 +109,21 @@ def _checked(file: Path) -> Checked:
         return _wrong(file, finding_of(error, file))
     if read.registration is None:
         return _wrong(file, *read.findings)
+    warnings = read.warnings
     if not read.registration.model_path.is_file():
-        return Checked(file=str(file), is_right=True, is_model_checked=False)
+        return Checked(file=str(file), is_right=True, is_model_checked=False, warnings=warnings)
     try:
         carved = carve_here(read.registration)
         partition = partition_here(read.registration, carved)
     except UsageError as error:
-        return _wrong(file, finding_of(error, file), is_model_checked=True)
+        wrong = _wrong(file, finding_of(error, file), is_model_checked=True)
+        return msgspec.structs.replace(wrong, warnings=warnings)
     return Checked(
         file=str(file),
         is_right=True,
         is_model_checked=True,
         slices=tuple(part.name for part in partition.slices),
+        warnings=warnings,
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from din.discovery.membership import Member
+from din.domain.backend_names import unknown_backends
 from din.domain.cuts import ways_of_choice
 from din.domain.deployment import Replica
 from din.domain.model import Partition, Slice
 from din.domain.node import NodeId
 from din.domain.probe import PROBE
+from din.domain.strategy import dotted
 from din.domain.views import ModelView, NodeView, ReplicaView, SliceView, StuckSlice
 from din.errors import NotFound
 from din.gateway.core import Gateway
@@ -133,7 +135,7 @@ def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
         cuts=record.cuts,
         manifest=manifest,
         warnings=record.warnings,
-        notes=record.notes,
+        notes=(*record.notes, *_backend_notes(gateway, record)),
         choice=record.choice,
         tenant=manifest.tenant,
         verification=record.verification,
@@ -141,6 +143,16 @@ def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
         rewrite=record.rewrite,
         is_seal_due=not manifest.is_encrypted and gateway.vault.seals(record.order.encrypt),
     )
+
+
+def _backend_notes(gateway: Gateway, record: ModelRecord) -> tuple[str, ...]:
+    """Of backends that nobody knows, as long as no node brings them."""
+    strategy = record.order.slicing_strategy
+    if not any(unknown_backends(strategy)):
+        return ()
+    offered = {name for each in gateway.fleet.members() for name in each.profile.backends}
+    faults = unknown_backends(strategy, offered)
+    return tuple(f"{dotted(each.path)}: {each.message}; {each.hint}" for each in faults)
 
 
 def _slice_view(

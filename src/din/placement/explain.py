@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from din.domain.backend_names import KNOWN_BACKENDS, backend_meant
 from din.domain.model import Slice
 from din.domain.node import FleetNode, NodeId
 from din.domain.plan import REJECTION_EXAMPLES_MAX, Rejection, RejectionCount
@@ -279,7 +280,9 @@ def _hint(part: Slice, table: FleetTable, counts: Sequence[RejectionCount]) -> s
         return "no node is ready; `din node list` shows why each is not"
     if not table.met_by(Wish(backend=wish_of(part).backend))[table.rows()].any():
         offered = sorted({each for kind in table.capabilities.kinds() for each in kind.backends})
-        return (
+        known = KNOWN_BACKENDS.union(offered)
+        meant = None if part.backend in known else backend_meant(part.backend, known)
+        return (f"did you mean {meant!r}? " if meant else "") + (
             f"the nodes offer {', '.join(offered) or 'no backend'}; name one of these in "
             f"`backend_map`, or start a node that has {part.backend}"
         )
