@@ -166,7 +166,7 @@ def test_all_that_decides_an_answer_is_in_its_key(monkeypatch: pytest.MonkeyPatc
         key_of(REQUEST, {"": SOURCE}, "master-1"),
     }
     assert len(keys) == 8
-    moved = replace(REQUEST, model_path="/c", output_path="/d", output_fd=3)
+    moved = replace(REQUEST, model_path="/c", output_path="/d", output_fd=3, room_bytes=4)
     assert key_of(moved, {"": SOURCE}, None) == KEY
     monkeypatch.setattr(carve_cache, "__version__", "999")
     assert key_of(REQUEST, {"": SOURCE}, None) not in keys

@@ -143,6 +143,14 @@ class ArtifactFolder:
                 hint="free some space, then try again",
             )
 
+    def room_bytes(self, wanted: int) -> int:
+        """How much may be written. Uploads that broke off are given up where less than `wanted`
+        may be."""
+        while not self._has_room(wanted) and self.partials.give_room():
+            pass
+        free = shutil.disk_usage(self.path).free - FREE_BYTES_KEPT
+        return max(0, min(free, self._quota_bytes - self.used_bytes()))
+
     def _has_room(self, nbytes: int) -> bool:
         is_within = self.used_bytes() + nbytes <= self._quota_bytes
         return is_within and nbytes + FREE_BYTES_KEPT <= shutil.disk_usage(self.path).free

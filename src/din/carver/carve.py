@@ -16,6 +16,7 @@ from din.carver.files import (
     WEIGHTS_FILE_BYTES_MAX,
     Content,
     Piece,
+    Room,
     give_file,
     map_file,
     sha256_of,
@@ -100,11 +101,14 @@ def _cut(request: CarveRequest, contents: Mapping[str, Content]) -> CarveAnswer:
     names = {MODEL_FILE: request.source_sha256}
     names |= {location: file.sha256 for location, file in request.external.items()}
 
+    room = Room(request.room_bytes)
+
     def store(pieces: Iterable[Piece], nbytes: int) -> str:
         if request.is_dry_run:
             return sha256_of(pieces)
         if request.output_fd >= 0:
             return give_file(request.output_fd, pieces, nbytes)
+        room.take(nbytes)
         return store_file(Path(request.output_path), pieces, nbytes)
 
     sliced = slice_model(_views(contents), request, _din_version(), Packer(contents, names, store))

@@ -56,6 +56,25 @@ def map_file(path: Path, bytes_max: int) -> Content:
         os.close(descriptor)
 
 
+class Room:
+    """How many bytes may still be written; None = as many as the disk takes."""
+
+    def __init__(self, nbytes: int | None) -> None:
+        self._nbytes = nbytes
+        self._taken = 0
+
+    def take(self, nbytes: int) -> None:
+        """Before so many are written. Raises Unavailable, so that the disk is not filled first."""
+        self._taken += nbytes
+        if self._nbytes is not None and self._taken > self._nbytes:
+            raise Unavailable(
+                f"slices need {self._taken} bytes or more on the gateway's disk, and "
+                f"{self._nbytes} may be written",
+                hint="free some space, remove models with `din model remove`, or raise "
+                "artifact_quota_mib",
+            )
+
+
 def store_file(folder: Path, pieces: Iterable[Piece], nbytes: int) -> str:
     """Write pieces as one file under its SHA256, which is returned: whole and on the disk, or not
     at all. Nothing is kept in memory.

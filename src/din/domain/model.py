@@ -183,6 +183,8 @@ class CarveRequest(Struct, frozen=True, kw_only=True, tag_field="ask", tag="carv
     """Which of these files, MODEL_FILE among them, nodes could fetch as they are."""
     output_path: str
     """Folder for slices, each written as `<sha256>`."""
+    room_bytes: int | None = None
+    """How much may be written to that folder; None = as much as its disk takes."""
     is_dry_run: bool = False
     """Write nothing: only the answer is wanted."""
     output_fd: int = -1

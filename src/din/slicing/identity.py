@@ -27,7 +27,7 @@ def strategy_hash_of(request: CarveRequest) -> str:
     """SHA256 of what shapes the slices: the request without the model and its ways in and out."""
     shaping = msgspec.to_builtins(request)
     ways = ("model_path", "source_sha256", "external", "as_is")
-    for way in (*ways, "output_path", "output_fd", "is_dry_run"):
+    for way in (*ways, "output_path", "output_fd", "room_bytes", "is_dry_run"):
         del shaping[way]
     return hashlib.sha256(msgspec.json.encode(shaping, order="sorted")).hexdigest()
 

@@ -36,7 +36,9 @@ MEGABYTE: Final = 1_000_000
 FORMAT: Final = "din.slicing-cache/1"
 CHECKSUM_BYTES: Final = 32
 PART_SUFFIX: Final = ".part"
-_WAYS: Final = ("model_path", "source_sha256", "external", "as_is", "output_path", "output_fd")
+_WAYS: Final = (
+    "model_path", "source_sha256", "external", "as_is", "output_path", "output_fd", "room_bytes",
+)  # fmt: skip
 """Fields of a request that say where things lie, not what is wanted."""
 _KEY: Final = re.compile(r"[0-9a-f]{64}")
 

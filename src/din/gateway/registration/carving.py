@@ -77,8 +77,9 @@ class Carving:
         """Carve one model with the files beside it, each by its hash; the paths of the request are
         replaced by our own.
 
-        Raises NotFound without the source, the carver's DinError, DeadlineExceeded after
-        CARVE_SECONDS_MAX, Internal when the carver died without an answer.
+        Raises NotFound without the source, Unavailable without room for what is to be written, the
+        carver's DinError, DeadlineExceeded after CARVE_SECONDS_MAX, Internal when the carver died
+        without an answer.
         """
         sources = {MODEL_FILE: source_sha256, **external}
         make = partial(self._carve, request, sources, is_sealed=is_sealed)
@@ -101,7 +102,8 @@ class Carving:
     ) -> CarveAnswer:
         async with self._places:
             sizes = [self._artifacts.size(each) or 0 for each in sources.values()]
-            self._artifacts.check_room(sum(sizes))
+            if is_sealed:  # every file is written anew
+                self._artifacts.check_room(sum(sizes))
             folder = Path(tempfile.mkdtemp(dir=self._scratch))
             opened: list[int] = []
             shown = {str(folder): "the gateway's disk"}
@@ -122,6 +124,8 @@ class Carving:
                     external=beside,
                     as_is=tuple(as_is),
                     output_path=str(folder),
+                    # What serves as it is takes no room: the carver knows what it has to write.
+                    room_bytes=None if is_sealed else self._artifacts.room_bytes(sum(sizes)),
                 )
                 if is_sealed:
                     return await self._carve_sealed(asked, opened, folder)
