@@ -179,6 +179,9 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     insecure_network: Annotated[
         bool, Meta(description="allow plain text off loopback, without any authentication")
     ] = False
+    insecure: Annotated[
+        bool, Meta(description="run workers even where nothing on this machine confines them")
+    ] = False
     interfaces_allowed: Annotated[
         Patterns,
         Meta(description="interfaces whose addresses others are told, such as eth*, and no others"),

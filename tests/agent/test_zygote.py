@@ -196,7 +196,7 @@ def test_the_zygote_has_one_thread_and_asks_nobody_home():
         assert zygote.pid is not None
         tasks, here, libraries = look_at(zygote.pid)
         assert tasks == 1
-        assert here.endswith("(deleted)")
+        assert here.endswith("(deleted)") or here == "/"  # of a root with nothing in it
         assert "onnxruntime" in libraries
         await zygote.stop()
 

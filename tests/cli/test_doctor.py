@@ -1,6 +1,7 @@
 """`din doctor` as a whole: rows, fixes, exit codes, and what it hears from a gateway."""
 
 import json
+import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 
 from din.cli.doctor_gateway import audit_row, clock_row, keys_row
+from din.cli.doctor_machine import check_sandbox
 from din.domain.audit import AuditCheck
 from din.domain.keys import KeyList, KeyView
 from din.domain.views import GatewayView, ModelList, SlicingCacheView
@@ -285,3 +287,30 @@ def test_a_slicing_cache_that_mostly_misses_is_a_warning(
     assert words in found["seen"]
     assert fix in found["fix"]
     assert (found["fix"] == "") == (state == "ok")
+
+
+@pytest.mark.parametrize(
+    ("told", "state", "words"),
+    [
+        ('{"level": 3, "reason": ""}', "ok", "level 3 of 3"),
+        ('{"level": 2, "reason": "no Landlock in this kernel"}', "ok", "no Landlock"),
+        ('{"level": 1, "reason": "no namespaces: denied"}', "warn", "no namespaces: denied"),
+        ('{"level": 0, "reason": "no filter is known for armv7l"}', "bad", "refuse to run workers"),
+        ("nonsense", "bad", "could not be tried"),
+    ],
+)
+def test_what_confines_workers_is_told_by_level(
+    monkeypatch: pytest.MonkeyPatch, told: str, state: str, words: str
+) -> None:
+    def run(*_: object, **__: object) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.CompletedProcess([], 0, told.encode())
+
+    monkeypatch.setattr(subprocess, "run", run)
+    found = check_sandbox()
+    assert found.state == state
+    assert words in found.seen
+    assert bool(found.fix) == (state != "ok")
+
+
+def test_what_confines_workers_is_tried_for_real() -> None:
+    assert check_sandbox().seen.startswith("level ")

@@ -94,7 +94,9 @@ class Agent:
         self._named = Named(report)
         self._peers = self._make_peers()
         self._executor = Executor(self._loop, identity.node_id, self._peers, self._drop)
-        self._zygote = Zygote(self._loop, lambda text: report("zygote", reason=text))
+        self._zygote = Zygote(
+            self._loop, lambda text: report("zygote", reason=text), is_insecure=config.insecure
+        )
         self._offers = Offers(report)
         self._files = files = self._make_files()
         self._unsealer = Unsealer(Path(config.state_dir) / "trust")

@@ -68,9 +68,13 @@ class WorkerProcess:
 class Zygote:
     """At most one zygote process at a time."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, report: Report) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, report: Report, *, is_insecure: bool = False
+    ) -> None:
+        """`is_insecure`: workers may run where nothing confines them."""
         self._loop = loop
         self._report = report
+        self._words = ("--insecure",) if is_insecure else ()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._forking: dict[int, asyncio.Future[WorkerProcess]] = {}
@@ -102,7 +106,7 @@ class Zygote:
             if self._is_stopped:
                 raise Unavailable("the zygote was stopped")
             if self._process is None:
-                self._process, self._control = start_child("din.worker")
+                self._process, self._control = start_child("din.worker", self._words)
                 self._loop.add_reader(self._control, self._on_readable)
 
     async def fork(self, order: Fork, descriptors: Sequence[int], on_exit: OnExit) -> WorkerProcess:

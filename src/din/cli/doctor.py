@@ -29,6 +29,7 @@ from din.cli.doctor_machine import (
     check_memory,
     check_multicast,
     check_python,
+    check_sandbox,
     check_state,
     check_temperature,
 )
@@ -41,6 +42,7 @@ MACHINE: Final[tuple[Callable[[], Check], ...]] = (
     check_python,
     check_memory,
     check_backends,
+    check_sandbox,
     check_accelerators,
     check_temperature,
     check_multicast,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import platform
 import shutil
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +26,13 @@ MULTICAST_FIX: Final = "din node start --gateway URL"
 FREE_MIB_MIN: Final = 512
 MEMORY_MIB_MIN: Final = 256
 MIB: Final = 1024 * 1024
+SANDBOX_TIMEOUT_S: Final = 20.0
+SANDBOX_WORDS: Final = (
+    "limits only, so nodes of this user refuse to run workers",
+    "system calls are filtered",
+    "system calls are filtered, no files and no network are seen",
+    "system calls are filtered, no files and no network are seen, Landlock besides",
+)
 ACCELERATOR_PROGRAMS: Final = ("nvidia-smi", "npu-smi")
 
 
@@ -53,6 +62,29 @@ def check_backends() -> Check:
         seen = "no inference engine is installed"
         return Check("backends", "bad", seen, "pip install onnxruntime")
     return Check("backends", "ok", ", ".join(found))
+
+
+def check_sandbox() -> Check:
+    """What confines the workers of a node of this user, tried in a process of its own."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "din.sandbox"],
+            capture_output=True,
+            timeout=SANDBOX_TIMEOUT_S,
+            check=True,
+        )
+        found = json.loads(done.stdout)
+        level, reason = int(found["level"]), str(found["reason"])
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
+        return Check("sandbox", "bad", f"could not be tried: {error}", "python -m din.sandbox")
+    seen = f"level {level} of 3: {SANDBOX_WORDS[level]}"
+    if reason:
+        seen += f"; {reason}"
+    if level == 0:
+        return Check("sandbox", "bad", seen, "din node start --insecure")
+    if level == 1:
+        return Check("sandbox", "warn", seen, "sysctl -w user.max_user_namespaces=10000")
+    return Check("sandbox", "ok", seen)
 
 
 def check_accelerators() -> Check:

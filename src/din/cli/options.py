@@ -203,6 +203,12 @@ def _joining_options(function: Function) -> Function:
                 default=None,
                 help="Allow a --host off loopback: plain text, without authentication.",
             ),
+            click.option(
+                "--insecure",
+                is_flag=True,
+                default=None,
+                help="Run workers even where nothing on this machine confines them.",
+            ),
         ),
     )
 

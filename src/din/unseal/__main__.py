@@ -15,7 +15,7 @@ from din.errors import DinError, Internal
 from din.system.descriptors import close_all, receive_message, send_message
 from din.unseal.opening import Trusted, trusted_in, unseal
 from din.wire.unseal import MESSAGE_BYTES_MAX, Unseal, Unsealed, UnsealFailed
-from din.worker.confine import confine, die_with_parent, name_process
+from din.worker.confine import die_with_parent, keep_private, name_process
 
 _ORDERS: Final = msgspec.json.Decoder(Unseal)
 
@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--trust", type=Path, required=True, help="the node's trust folder")
     given = parser.parse_args()
     die_with_parent(given.parent_pid)
-    confine()
+    keep_private()
     name_process("din unseal", "din unseal")
     with socket.socket(fileno=given.control_fd) as control:
         control.setblocking(True)

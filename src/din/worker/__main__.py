@@ -12,13 +12,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m din.worker", allow_abbrev=False)
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--parent-pid", type=int, default=os.getppid())
+    parser.add_argument(
+        "--insecure", action="store_true", help="run workers where nothing confines them"
+    )
     options = parser.parse_args()
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     os.environ["OMP_NUM_THREADS"] = "1"
     from din.worker.zygote import run_zygote
 
-    return run_zygote(options.control_fd, options.parent_pid)
+    return run_zygote(options.control_fd, options.parent_pid, is_insecure=options.insecure)
 
 
 if __name__ == "__main__":

@@ -118,9 +118,9 @@ def warm(session: Session) -> float | None:
     return round((time.perf_counter() - started) * 1000, 3)
 
 
-def open_memory_file() -> int:
-    """Descriptor of our memory figures, to be opened before the doors close."""
-    return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+def open_memory_file(processes: int) -> int:
+    """Descriptor of our memory figures, to be opened before the doors close; by one of /proc."""
+    return os.open("self/statm", os.O_RDONLY | os.O_CLOEXEC, dir_fd=processes)
 
 
 def resident_mib(descriptor: int) -> int:

@@ -7,16 +7,20 @@ import gc
 import os
 import signal
 import socket
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 import msgspec
 
+from din.domain.probe import PROBE
 from din.errors import DinError, ExecutionFailed, Internal
+from din.sandbox.enter import TASKS_MAX, confine
+from din.sandbox.namespaces import FOLDER
 from din.system.arena import map_arena
 from din.wire.worker import MESSAGE_BYTES_MAX, Fork, LoadFailed
-from din.worker.confine import close_others, confine, die_with_parent, name_process
+from din.worker.confine import Place, close_others, die_with_parent, name_process
 from din.worker.feed import MESSAGE_CHARACTERS_MAX, Feed
 from din.worker.load import load, loaded_message, open_memory_file, resident_mib, warm
 from din.worker.serve import Server
@@ -27,25 +31,40 @@ EXIT_BROKEN: Final = 70
 WARM_MS_MAX: Final = 10_000
 
 
-def run_worker(order: Fork, descriptors: Sequence[int], zygote_pid: int) -> None:
+def run_worker(order: Fork, descriptors: Sequence[int], zygote_pid: int, place: Place) -> None:
     """Become the worker that the order asks for: load, tell, serve, exit."""
     feeds: list[Feed] = []
     try:
         die_with_parent(zygote_pid)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        name_process("din worker", order.title or "din worker")
-        memory_file = open_memory_file()
-        close_others({*descriptors, memory_file})
+        name_process("din worker", order.title or "din worker", place.processes)
+        memory_file = open_memory_file(place.processes)
+        close_others({*descriptors, memory_file}, place.empty)
         feeds += _open_feeds(order, descriptors[len(order.artifacts) :])
-        confine()
+        _confine(order, place)
         server = _prepare(order, descriptors[: len(order.artifacts)], feeds, memory_file)
     except BaseException as error:
-        _tell(descriptors[len(order.artifacts)], error)
-        os._exit(EXIT_LOAD_FAILED)
+        try:
+            _tell(descriptors[len(order.artifacts)], error)
+        finally:
+            os._exit(EXIT_LOAD_FAILED)
     try:
         server.serve_forever()
     finally:
         os._exit(EXIT_BROKEN)
+
+
+def _confine(order: Fork, place: Place) -> None:
+    wants_folder = order.backend == PROBE
+    threads = order.backend_options.get("threads", "")
+    confine(
+        place.surroundings,
+        tasks_max=TASKS_MAX + (int(threads) if threads.isdecimal() else 0),
+        wants_folder=wants_folder,
+        is_insecure=place.is_insecure,
+    )
+    if wants_folder:
+        tempfile.tempdir = FOLDER  # where an engine writes what it can tell in no other way
 
 
 def _prepare(

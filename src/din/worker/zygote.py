@@ -20,10 +20,11 @@ from typing import Final
 import msgspec
 
 from din.errors import Internal
+from din.sandbox.enter import leave_files, leave_others
 from din.system.descriptors import close_all, receive_message, send_message
 from din.system.privacy import hide_memory
 from din.wire.worker import MESSAGE_BYTES_MAX, Exited, Fork, Forked, ForkFailed, ZygoteAnswer
-from din.worker.confine import die_with_parent, name_process
+from din.worker.confine import Place, die_with_parent, name_process, open_place
 from din.worker.process import run_worker
 
 CHANNELS_MAX: Final = 2
@@ -43,6 +44,7 @@ def import_engines() -> None:
         "PIL.WebPImagePlugin",
         "din.adapters.registry",
         "din.backends.onnxruntime_backend",
+        "din.backends.probe",
     ):
         try:
             importlib.import_module(name)
@@ -60,9 +62,10 @@ def leave_folder() -> None:
 class Zygote:
     """Waits for orders and for the end of its children."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, place: Place) -> None:
         self._control = control
         self._pid = os.getpid()
+        self._place = place
         self._workers: dict[int, tuple[int, int]] = {}
         """pidfd -> (worker id, pid)."""
         self._poll = select.poll()
@@ -101,13 +104,13 @@ class Zygote:
             raise Internal(f"{len(descriptors)} descriptors came, {expected} were announced")
         if len(self._workers) >= WORKERS_MAX:
             raise Internal(f"there are {WORKERS_MAX} workers already")
-        threads = sum(1 for _ in Path("/proc/self/task").iterdir())
+        threads = len(os.listdir(self._place.tasks))  # noqa: PTH208 (a descriptor)
         if threads != 1:
             # Locks that another thread holds would stay locked in the child for ever.
             raise Internal(f"the zygote has {threads} threads and must not fork")
         pid = os.fork()
         if pid == 0:
-            run_worker(order, descriptors, self._pid)
+            run_worker(order, descriptors, self._pid, self._place)
         pidfd = os.pidfd_open(pid)
         self._workers[pidfd] = (order.worker_id, pid)
         self._poll.register(pidfd, select.POLLIN)
@@ -124,19 +127,22 @@ class Zygote:
         send_message(self._control, _ENCODER.encode(message), descriptors)
 
 
-def run_zygote(control_descriptor: int, parent_pid: int) -> int:
+def run_zygote(control_descriptor: int, parent_pid: int, *, is_insecure: bool = False) -> int:
     """The zygote's main; the exit code."""
+    surroundings = leave_others()
     die_with_parent(parent_pid)
     hide_memory()
     with socket.socket(fileno=control_descriptor) as control:
         control.setblocking(True)
         import_engines()
+        place = open_place(is_insecure=is_insecure)
         leave_folder()
-        name_process("din zygote", "din zygote")
+        place = place._replace(surroundings=leave_files(surroundings))
+        name_process("din zygote", "din zygote", place.processes)
         gc.collect()
         gc.freeze()
         try:
-            Zygote(control).serve_forever()
+            Zygote(control, place).serve_forever()
         except OSError:
             return 0  # the agent has gone
     return 0
