@@ -188,6 +188,14 @@ def test_why_a_node_could_not_load_a_slice_is_told(fake: FakeGateway, run: Run) 
     )
 
 
+def test_a_replica_that_was_told_to_load_is_shown_as_loading(fake: FakeGateway, run: Run) -> None:
+    part = slice_view(state="assigned")
+    fake.routes["GET", "/api/v1/models/centerface"] = document(model_view(slices=(part,)))
+    told = run("model", "inspect", "centerface").stdout
+    assert "edge-gpu-01 (loading)" in told
+    assert "assigned" not in told
+
+
 def test_slices_that_are_stuck_for_the_same_reason_are_told_once(
     fake: FakeGateway, run: Run
 ) -> None:

@@ -39,7 +39,10 @@ def _nodes(part: SliceView) -> str:
 
 
 def _replica(replica: ReplicaView) -> str:
-    return replica.node if replica.state == "ready" else f"{replica.node} ({replica.state})"
+    if replica.state == "ready":
+        return replica.node
+    state = "loading" if replica.state == "assigned" else replica.state
+    return f"{replica.node} ({state})"
 
 
 SLICE_COLUMNS: Final[tuple[Column[SliceView], ...]] = (
