@@ -268,7 +268,8 @@ def test_every_node_not_chosen_has_its_reason():
     scored = explain(part(0), fleet, WEIGHTED_LEAST_LOAD, chosen=[node_id(1)])
     (worse,) = [each for each in scored if each.node == "n2"]
     assert worse.constraint == "score"
-    assert float(worse.observed) > float(worse.required.removeprefix("< "))
+    assert (worse.observed, worse.required) == ("expected 3.125 ms", "< 0.625 ms, the chosen")
+    assert "queue, health, load" in worse.detail
 
 
 def test_counts_keep_at_most_four_examples():
@@ -399,9 +400,37 @@ def test_replicas_of_a_slice_of_integers_are_only_where_these_come_out_alike():
         [part(0, needs=QUANTISED)], (), mixed_fleet(), random=Random(1), replicas=3, existing=kept
     )
     assert names(plan.placements) == ["n1", "n3"]
+    (count,) = plan.rejection_counts
+    (barred,) = count.examples
+    assert (count.constraint, barred.node) == ("integers", "n2")
+    assert "vnni" in barred.required
+    assert "vnni" not in barred.observed
+    assert "avx2" in barred.observed
     floats = plan_deployment([part(0)], (), mixed_fleet(), random=Random(1), replicas=3,
                              existing=kept)  # fmt: skip
     assert sorted(names(floats.placements)) == ["n1", "n2", "n3"]
+
+
+def test_one_replica_of_a_slice_of_integers_is_chosen_by_what_is_expected_alone():
+    plan = plan_deployment(
+        [part(0, needs=QUANTISED)], (), mixed_fleet(), random=Random(1), is_explained=True
+    )
+    assert names(plan.placements) == ["n2"]
+    assert {(each.node, each.constraint) for each in plan.rejections} == {
+        ("n1", "score"),
+        ("n3", "score"),
+    }
+
+
+def test_why_a_node_of_another_kind_has_no_replica_beside_one_that_stays_is_explained():
+    """T40."""
+    kept = {0: (node_id(1),)}
+    plan = plan_deployment(
+        [part(0, needs=QUANTISED)], (), mixed_fleet(), random=Random(1),
+        existing=kept, is_explained=True,
+    )  # fmt: skip
+    found = {each.node: each.constraint for each in plan.rejections}
+    assert found == {"n2": "integers", "n3": "score"}
 
 
 def test_a_first_and_a_second_replica_that_are_placed_together_are_alike():

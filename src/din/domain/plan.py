@@ -30,7 +30,7 @@ class Rejection(Struct, frozen=True, kw_only=True):
     node_id: NodeId
     node: str
     constraint: str
-    """memory, backend, device_type, labels, temperature, status, score, ..."""
+    """memory, backend, device_type, labels, temperature, status, integers, score, ..."""
     observed: str
     required: str
     detail: str = ""

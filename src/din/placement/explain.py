@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from din.domain.backend_names import KNOWN_BACKENDS, backend_meant
 from din.domain.model import Slice
 from din.domain.node import FleetNode, NodeId
+from din.domain.numerics import Numerics
 from din.domain.plan import REJECTION_EXAMPLES_MAX, Rejection, RejectionCount
 from din.domain.support import (
     NEWEST_ONNXRUNTIME,
@@ -28,6 +29,7 @@ from din.placement.score import Outlook
 from din.placement.table import FleetTable, Rows, table_of
 
 NODES_SHOWN_MAX: Final = 8
+EXPECTED_MEANS: Final = "time of the slice there, measured or estimated, times queue, health, load"
 REJECTIONS_MAX: Final = 10_000
 """Rejections in one explanation; a larger fleet is asked about with `rejection_counts`."""
 
@@ -40,13 +42,16 @@ def explain(
     chosen: Collection[NodeId] = (),
     excluded: Collection[NodeId] = (),
     outlook: Outlook | None = None,
+    numerics: Numerics | None = None,
 ) -> tuple[Rejection, ...]:
     """One rejection for each constraint that a node fails; for a node that fails none and was not
-    chosen, one that shows its score. At most REJECTIONS_MAX."""
+    chosen, one that shows what is expected of it. `numerics`: how integers have to come out, where
+    a replica stays. At most REJECTIONS_MAX."""
     table = table_of(fleet)
     outlook = outlook or Outlook(table, policy, None)
     found: list[Rejection] = []
-    for make, rows in _failures(_Question(part, table, policy, chosen, excluded, outlook)):
+    question = _Question(part, table, policy, chosen, excluded, outlook, numerics)
+    for make, rows in _failures(question):
         found.extend(make(row) for row in rows.tolist()[: REJECTIONS_MAX - len(found)])
     return tuple(found)
 
@@ -59,15 +64,19 @@ def rejection_counts(
     chosen: Mapping[int, Collection[NodeId]] | None = None,
     excluded: Collection[NodeId] = (),
     outlook: Outlook | None = None,
+    numerics: Mapping[int, Numerics | None] | None = None,
 ) -> tuple[RejectionCount, ...]:
-    """Rejections of all slices, counted by constraint with a few examples each."""
+    """Rejections of all slices, counted by constraint with a few examples each; `numerics` by
+    slice, as for `explain`."""
     table = table_of(fleet)
     outlook = outlook or Outlook(table, policy, None)
     counts: dict[str, int] = {}
     examples: dict[str, list[Rejection]] = {}
     for part in slices:
         held = (chosen or {}).get(part.index, ())
-        for make, rows in _failures(_Question(part, table, policy, held, excluded, outlook)):
+        wanted = (numerics or {}).get(part.index)
+        question = _Question(part, table, policy, held, excluded, outlook, wanted)
+        for make, rows in _failures(question):
             if not len(rows):
                 continue
             first = make(int(rows[0]))
@@ -113,6 +122,7 @@ class _Question(NamedTuple):
     chosen: Collection[NodeId]
     excluded: Collection[NodeId]
     outlook: Outlook
+    numerics: Numerics | None = None
 
 
 _Finding = tuple[Callable[[int], Rejection], Rows]
@@ -120,7 +130,7 @@ _Finding = tuple[Callable[[int], Rejection], Rows]
 
 def _failures(question: _Question) -> list[_Finding]:
     """For each constraint how to say it, and the rows that fail it."""
-    part, table, policy, chosen, excluded, outlook = question
+    part, table, policy, chosen, excluded, outlook, numerics = question
     used = np.zeros(table.size, dtype=np.bool_)
     used[table.rows()] = True
     used &= ~_flags_of(table, chosen)
@@ -135,6 +145,11 @@ def _failures(question: _Question) -> list[_Finding]:
         if failed.any():
             found.append((_broken(part, table, constraint), np.flatnonzero(failed)))
             fine &= ~failed
+    if numerics is not None:
+        otherwise = fine & ~table.met_by(Wish(numerics=numerics))
+        if otherwise.any():
+            found.append((_otherwise(part, table, numerics), np.flatnonzero(otherwise)))
+            fine &= ~otherwise
     worse = np.flatnonzero(fine)
     if len(worse) and chosen:
         found.append((_outscored(part, table, chosen, outlook), worse))
@@ -156,6 +171,19 @@ def _left_out(part: Slice, table: FleetTable) -> Callable[[int], Rejection]:
     )
 
 
+def _otherwise(part: Slice, table: FleetTable, numerics: Numerics) -> Callable[[int], Rejection]:
+    return lambda row: Rejection(
+        slice_index=part.index,
+        node_id=table.node_id(row),
+        node=table.name(row),
+        constraint="integers",
+        observed=str(table.numerics(table.node_id(row), part) or ""),
+        required=str(numerics),
+        detail="replicas of a slice that computes in integers are on one kind of processor and "
+        "engine, so that all answer alike",
+    )
+
+
 def _outscored(
     part: Slice, table: FleetTable, chosen: Collection[NodeId], outlook: Outlook
 ) -> Callable[[int], Rejection]:
@@ -164,14 +192,14 @@ def _outscored(
 
     def make(row: int) -> Rejection:
         mine = outlook.score(part, row)
-        detail = "" if mine > best else "as good by itself, worse for the plan as a whole"
+        detail = EXPECTED_MEANS if mine > best else "as good by itself, worse for the whole plan"
         return Rejection(
             slice_index=part.index,
             node_id=table.node_id(row),
             node=table.name(row),
             constraint="score",
-            observed=f"{mine:.3f}",
-            required=f"< {best:.3f}" if mine > best else "less for the whole plan",
+            observed=f"expected {mine:.3f} ms",
+            required=f"< {best:.3f} ms, the chosen" if mine > best else "less for the whole plan",
             detail=detail,
         )
 

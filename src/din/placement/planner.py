@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from din.domain.model import Edge, Slice
 from din.domain.node import FleetNode, NodeId
+from din.domain.numerics import Numerics
 from din.domain.plan import Placement, Plan, Rejection, RejectionCount
 from din.placement.explain import cannot_place, explain, rejection_counts
 from din.placement.layout import LINK_GUESS, LinkGuess, crossings
@@ -71,21 +72,34 @@ def plan_deployment(
     first = _assign_or_refuse(task, {index: nodes[0] for index, nodes in held.items()})
     placed = {placement.slice_index: [placement] for placement in first.placements}
     _add_replicas(task, placed, held, min(replicas, REPLICAS_MAX))
-    plan = _as_plan(task, placed, first, is_explained=is_explained)
+    # Where only one replica is placed, any kind of node could have taken it.
+    beside = {part.index for part in task.slices} if replicas > 1 else held.keys()
+    plan = _as_plan(task, placed, first, beside, is_explained=is_explained)
     return replace(plan, model_id=model_id, version=version)
 
 
 def _as_plan(
-    task: Task, placed: Mapping[int, list[Placement]], first: Assigned, *, is_explained: bool
+    task: Task,
+    placed: Mapping[int, list[Placement]],
+    first: Assigned,
+    beside: Collection[int],
+    *,
+    is_explained: bool,
 ) -> Plan:
+    """`beside`: slices whose further replicas have to fit the first."""
     chosen = {index: [each.node_id for each in group] for index, group in placed.items()}
+    numerics = {
+        part.index: task.numerics(part, chosen[part.index])
+        for part in task.slices
+        if part.index in beside
+    }
     return Plan(
         plan_id=f"plan-{task.random.getrandbits(32):08x}",
         model_id="",
         version="",
         placements=_primaries_first(placed),
-        rejections=_all_rejections(task, chosen) if is_explained else (),
-        rejection_counts=_counts(task, chosen),
+        rejections=_all_rejections(task, chosen, numerics) if is_explained else (),
+        rejection_counts=_counts(task, chosen, numerics),
         relays=_relays(task, chosen),
         expected_ms=_expected_ms(first.placements, first.transfer_ms),
         policy=task.policy.name,
@@ -166,7 +180,11 @@ def _primaries_first(placed: Mapping[int, Sequence[Placement]]) -> tuple[Placeme
     return (*primaries, *(each for index in sorted(placed) for each in placed[index][1:]))
 
 
-def _all_rejections(task: Task, chosen: Mapping[int, Collection[NodeId]]) -> tuple[Rejection, ...]:
+def _all_rejections(
+    task: Task,
+    chosen: Mapping[int, Collection[NodeId]],
+    numerics: Mapping[int, Numerics | None],
+) -> tuple[Rejection, ...]:
     return tuple(
         each
         for part in task.slices
@@ -177,11 +195,16 @@ def _all_rejections(task: Task, chosen: Mapping[int, Collection[NodeId]]) -> tup
             chosen=chosen[part.index],
             excluded=task.excluded,
             outlook=task.outlook,
+            numerics=numerics.get(part.index),
         )
     )
 
 
-def _counts(task: Task, chosen: Mapping[int, Collection[NodeId]]) -> tuple[RejectionCount, ...]:
+def _counts(
+    task: Task,
+    chosen: Mapping[int, Collection[NodeId]],
+    numerics: Mapping[int, Numerics | None],
+) -> tuple[RejectionCount, ...]:
     return rejection_counts(
         task.slices,
         task.table,
@@ -189,6 +212,7 @@ def _counts(task: Task, chosen: Mapping[int, Collection[NodeId]]) -> tuple[Rejec
         chosen=chosen,
         excluded=task.excluded,
         outlook=task.outlook,
+        numerics=numerics,
     )
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from din.domain.model import Edge, Slice
 from din.domain.node import NodeId
+from din.domain.numerics import Numerics
 from din.domain.plan import Placement
 from din.placement.capability import Flags, Wish
 from din.placement.constraints import may_take
@@ -92,11 +93,15 @@ class Task(Struct, kw_only=True):
                 flags[self.table.row(node_id)] = False
         return flags
 
-    def alike(self, part: Slice, holders: Sequence[NodeId]) -> Flags | None:
-        """Per row whether a replica there would answer as those that stay; None = as any would."""
+    def numerics(self, part: Slice, holders: Sequence[NodeId]) -> Numerics | None:
+        """How integers have to come out where the slice goes as well; None = in any way."""
         here = (each for each in holders if each in self.table and each not in self.leaving)
         first = next(here, None)
-        numerics = self.table.numerics(first, part) if first is not None else None
+        return self.table.numerics(first, part) if first is not None else None
+
+    def alike(self, part: Slice, holders: Sequence[NodeId]) -> Flags | None:
+        """Per row whether a replica there would answer as those that stay; None = as any would."""
+        numerics = self.numerics(part, holders)
         return self.table.met_by(Wish(numerics=numerics)) if numerics is not None else None
 
 
