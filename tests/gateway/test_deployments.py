@@ -13,6 +13,7 @@ from gateway_play import LOAD_S, FakeNode, GatewayPlay
 from stories import perform
 
 from din.discovery.schedule import FLEET
+from din.domain.node import SLICES_HELD_MAX
 from din.domain.support import Need, Needs
 from din.errors import BadModel, CannotPlace, ExecutionFailed
 from din.gateway.deployment.deployer import PREPARE_MS_MAX
@@ -97,6 +98,25 @@ def test_memory_counts_once_per_worker(run):
         assert play.state() == "placing"
         assert "memory" in play.service.inspect_model("faces").reason
         play.add(300)
+        await play.until_ready()
+        assert play.holders() == {"node-2"}
+
+    run(story)
+
+
+def test_a_node_that_holds_all_the_slices_it_may_is_no_place_for_another_model(run):
+    async def story(play: GatewayPlay) -> None:
+        full = play.add(1_000)
+        await play.register(chain_of(SLICES_HELD_MAX, memory_mib=1), "many", replicas=1)
+        await play.until_ready("many")
+        await play.register(chain_of(1, memory_mib=1))
+        await asyncio.sleep(5)
+        assert play.gateway.slices_held(full.node_id) == SLICES_HELD_MAX
+        assert len(full.held) == SLICES_HELD_MAX
+        assert "node-1 has 256 slices, needs fewer than 256" in (
+            play.service.inspect_model("faces").reason
+        )
+        play.add(1_000)
         await play.until_ready()
         assert play.holders() == {"node-2"}
 

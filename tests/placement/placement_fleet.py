@@ -23,6 +23,7 @@ def node(
     health_score: float = 1.0,
     reserved_mib: int = 0,
     cpu_isa: tuple[str, ...] = (),
+    slices_held: int = 0,
 ) -> FleetNode:
     return FleetNode(
         profile=NodeProfile(
@@ -47,6 +48,7 @@ def node(
         status=status,  # pyright: ignore[reportArgumentType]
         health_score=health_score,
         memory_mib_reserved=reserved_mib,
+        slices_held=slices_held,
     )
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from placement_fleet import chain, names, node, part
 
 from din.domain.model import GATEWAY, Edge
-from din.domain.node import NodeId
+from din.domain.node import SLICES_HELD_MAX, NodeId
 from din.domain.support import Need, Needs
 from din.errors import CannotPlace, NotFound
 from din.placement.compare import compare_split
@@ -197,6 +197,38 @@ def test_memory_that_is_missing_is_named_with_the_roomiest_node():
         refusal.value.message
     )
     assert "the roomiest node, n2, has 400" in refusal.value.hint
+
+
+def test_a_node_that_holds_as_many_slices_as_it_may_gets_none_and_is_told_why():
+    fleet = [node(1, slices_held=SLICES_HELD_MAX), node(2, slices_held=SLICES_HELD_MAX - 2)]
+    plan = plan_deployment(
+        [part(0), part(1)], chain(2), fleet, random=Random(1), replicas=2, is_explained=True
+    )
+    assert names(plan.placements) == ["n2", "n2"]
+    assert {(each.node, each.constraint) for each in plan.rejections} == {("n1", "slices")}
+    with pytest.raises(CannotPlace) as refusal:
+        plan_deployment([part(0)], (), fleet[:1], random=Random(1))
+    assert "slices (1): n1 has 256 slices, needs fewer than 256" in refusal.value.message
+    assert "a node holds at most 256 slices" in refusal.value.hint
+
+
+def test_slices_of_one_plan_count_together_against_what_a_node_may_hold():
+    nearly = node(1, slices_held=SLICES_HELD_MAX - 1)
+    slices = [part(0), part(1), part(2)]
+    plan = plan_deployment(slices, chain(3), [nearly, node(2)], random=Random(1))
+    assert names(plan.placements).count("n1") <= 1
+    with pytest.raises(CannotPlace, match="room for 1 more by the limit of 256 slices a node"):
+        plan_deployment(slices, chain(3), [nearly], random=Random(1))
+
+
+def test_what_a_full_node_holds_already_stays_there():
+    full = node(1, slices_held=SLICES_HELD_MAX)
+    held = {0: [node_id(1)], 1: [node_id(1)]}
+    plan = plan_deployment(
+        [part(0), part(1)], chain(2), [full, node(2)], random=Random(1), existing=held
+    )
+    assert names(plan.placements) == ["n1", "n1"]
+    assert {each.reason for each in plan.placements} == {"kept"}
 
 
 def test_slices_that_fit_one_by_one_but_not_together_are_refused_as_such():

@@ -17,6 +17,13 @@ def brute_force(problem: Problem) -> float:
             used[node] += problem.memory[unit]
         if any(used[node] > problem.room[node] for node in set(choice)):
             continue
+        if problem.slots is not None:
+            taken = [
+                sum(p for p, n in zip(problem.parts, choice, strict=True) if n == node)
+                for node in range(nodes)
+            ]
+            if any(taken[node] > problem.slots[node] for node in set(choice)):
+                continue
         best = min(best, price(problem, choice))
     return best
 
@@ -42,7 +49,17 @@ def problems(draw):
     memory = draw(st.lists(st.integers(0, 6).map(float), min_size=units, max_size=units))
     room = draw(st.lists(st.integers(0, 12).map(float), min_size=nodes, max_size=nodes))
     order = draw(st.permutations(range(nodes)))
-    return Problem(np.array(cost), penalties, memory, np.array(room), np.array(order, dtype=float))
+    parts = draw(st.lists(st.integers(0, 3), min_size=units, max_size=units))
+    slots = draw(st.none() | st.lists(st.integers(0, 6), min_size=nodes, max_size=nodes))
+    return Problem(
+        np.array(cost),
+        penalties,
+        memory,
+        np.array(room),
+        np.array(order, dtype=float),
+        () if slots is None else parts,
+        None if slots is None else np.array(slots),
+    )
 
 
 @given(problems())

@@ -25,6 +25,7 @@ from din.agent.peers import Peers
 from din.agent.pool import WorkerPool, open_paths
 from din.agent.unsealer import NO_FILE, Unsealer
 from din.agent.zygote import Zygote
+from din.domain.node import SLICES_HELD_MAX
 from din.errors import Conflict, DeadlineExceeded, DinError, Internal, TooLarge, Unavailable
 from din.execution.events import SliceKey, SliceLoaded, SliceUnloaded
 from din.system.descriptors import close_all
@@ -39,7 +40,6 @@ from din.wire.messages import (
 )
 from din.wire.worker import ArenaLayout, Loaded
 
-SLICES_MAX: Final = 256
 """As many as one model may have: a single node can hold any model that it has memory for."""
 MEMORY_MIB_KEPT: Final = 64
 """Memory that loading leaves to the rest of the machine."""
@@ -109,9 +109,9 @@ class Slices:
             self._tell_failed(order, Conflict("another slice is held under this epoch and index"))
             return
         if held is None:
-            if len(self._held) >= SLICES_MAX:
+            if len(self._held) >= SLICES_HELD_MAX:
                 error = TooLarge(
-                    f"this node holds {SLICES_MAX} slices already",
+                    f"this node holds {SLICES_HELD_MAX} slices already",
                     hint="remove models that nobody uses, or cut this one less often",
                 )
                 self._tell_failed(order, error)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, NewType
+from typing import Final, Literal, NewType
 
 from msgspec import Struct
 
 NodeId = NewType("NodeId", str)
 """Identity made once on the node and kept on its disk: 16 lowercase hex digits."""
+
+SLICES_HELD_MAX: Final = 256
+"""Slices that one node holds or loads, of all models together."""
 
 NodeStatus = Literal["joining", "ready", "suspect", "lost", "draining"]
 """joining: registered, no link yet. ready: routable. suspect: silent or failed, not routable.
@@ -71,5 +74,7 @@ class FleetNode(Struct, frozen=True, kw_only=True):
     """Receiver's monotonic clock at the last beat."""
     memory_mib_reserved: int = 0
     """Memory promised to slices placed there."""
+    slices_held: int = 0
+    """Slices placed there, loaded or loading: at most SLICES_HELD_MAX."""
     takes_grants: bool = True
     """The gateway can grant it keys of sealed slices: it has a certificate, or is at home."""

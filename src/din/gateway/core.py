@@ -276,6 +276,10 @@ class Gateway:
         """Memory promised to slices there."""
         return self.deployer.promised_mib(node_id)
 
+    def slices_held(self, node_id: NodeId) -> int:
+        """How many slices lie there, loaded or loading."""
+        return self.deployer.slices_held(node_id)
+
     def takes_grants(self, node_id: NodeId) -> bool:
         """Whether sealed slices can be opened there."""
         return self.orders.takes_grants(node_id)

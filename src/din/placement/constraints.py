@@ -13,6 +13,7 @@ import numpy as np
 
 from din.domain.device import parse_device_type
 from din.domain.model import Slice
+from din.domain.node import SLICES_HELD_MAX
 from din.domain.plan import Rejection
 from din.domain.support import lacks, located, mispairing
 from din.errors import UsageError
@@ -163,6 +164,10 @@ def _memory_words(table: FleetTable, row: int, part: Slice, limit: float) -> Wor
     return Words(f"{table.memory_mib_room[row]:.0f} MiB", f"{part.memory_mib} MiB", detail)
 
 
+def _slices_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
+    return Words(f"{table.slices_held[row]:.0f} slices", f"fewer than {SLICES_HELD_MAX}")
+
+
 def _measured(
     column: str, unit: str, sign: str
 ) -> Callable[[FleetTable, int, Slice, float], Words]:
@@ -203,6 +208,7 @@ CHECKS: Final[dict[ConstraintName, Check]] = {
         lambda table, part, limit: table.memory_mib_room[: table.size] >= part.memory_mib,
         _memory_words,
     ),
+    "slices": Check(lambda table, part, limit: table.slots() > 0, _slices_words),
     "health": Check(
         lambda table, part, limit: table.health[: table.size] >= np.float32(limit),
         _measured("health", "", ">="),

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from din.domain.backend_names import KNOWN_BACKENDS, backend_meant
 from din.domain.model import Slice
-from din.domain.node import FleetNode, NodeId
+from din.domain.node import SLICES_HELD_MAX, FleetNode, NodeId
 from din.domain.numerics import Numerics
 from din.domain.plan import REJECTION_EXAMPLES_MAX, Rejection, RejectionCount
 from din.domain.support import (
@@ -294,9 +294,14 @@ def _example(alike: Sequence[Rejection], is_slice_named: bool) -> str:
 def _do_not_fit_together(slices: Sequence[Slice], table: FleetTable) -> CannotPlace:
     needed = sum(part.memory_mib for part in slices)
     room = float(table.memory_mib_room[table.rows()].clip(min=0).sum())
+    slots = table.slots()[table.rows()].clip(min=0)
+    limit = ""
+    if int(slots.min()) < len(slices):
+        more = int(slots.sum())
+        limit = f", with room for {more} more by the limit of {SLICES_HELD_MAX} slices a node"
     return CannotPlace(
         f"each slice fits some node, but not all {len(slices)} together: they need {needed} MiB "
-        f"and {len(table)} nodes have {room:.0f} MiB free and not reserved",
+        f"and {len(table)} nodes have {room:.0f} MiB free and not reserved{limit}",
         hint="add a node, unload a model with `din model remove`, or cut into smaller slices",
     )
 
@@ -354,6 +359,11 @@ def _limit_hint(part: Slice, table: FleetTable, names: set[str]) -> str:
             f"slice {part.name!r} needs {part.memory_mib} MiB and the roomiest node, "
             f"{table.name(roomiest)}, has {max(float(room.max()), 0):.0f}; cut the model into "
             "smaller slices or add a node"
+        )
+    if "slices" in names:
+        return (
+            f"a node holds at most {SLICES_HELD_MAX} slices: remove models that nobody uses, or "
+            "add a node"
         )
     if "labels" in names:
         wanted = ", ".join(f"{key}={value}" for key, value in part.labels.items())

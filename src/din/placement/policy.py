@@ -29,6 +29,7 @@ ConstraintName = Literal[
     "key",
     "nodes",
     "memory",
+    "slices",
     "health",
     "temperature",
     "cpu",
@@ -85,6 +86,7 @@ _BASE: Final = (
     Constraint("key"),
     Constraint("nodes"),
     Constraint("memory"),
+    Constraint("slices"),
     Constraint("health", HEALTH_MIN),
     Constraint("temperature", TEMPERATURE_C_MAX),
 )

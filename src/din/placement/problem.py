@@ -17,7 +17,7 @@ from din.placement.constraints import may_take
 from din.placement.layout import LinkGuess, Unit, penalties_of, units_of
 from din.placement.policy import Policy
 from din.placement.score import Outlook, temperature_steps
-from din.placement.solver import Matrix, Problem, Solution, solve
+from din.placement.solver import Matrix, Numbers, Problem, Solution, solve
 from din.placement.table import FleetTable, Rows
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CANDIDATES_MAX: Final = 256
 _NEAR: Final = 1e-9
 _NOTHING: Final[Matrix] = np.zeros(0)
+_NO_SLOTS: Final[Numbers] = np.zeros(0, dtype=np.int64)
 
 
 class Unplaced(Exception):
@@ -62,9 +63,12 @@ class Task(Struct, kw_only=True):
     """Where the choice of cuts wants slices: followed where it can be."""
     room: Matrix = _NOTHING
     """What is left as placements of this task are made."""
+    slots: Numbers = _NO_SLOTS
+    """Slices that each row can still take, likewise."""
 
     def __post_init__(self) -> None:
         self.room = self.table.memory_mib_room[: self.table.size].astype(np.float64)
+        self.slots = self.table.slots()
 
     def placement(self, part: Slice, node_id: NodeId, reason: str) -> Placement:
         """One slice on one node."""
@@ -86,6 +90,7 @@ class Task(Struct, kw_only=True):
     def feasible(self, unit: Unit) -> Flags:
         """Per row whether the node may take the whole unit."""
         flags = self.room >= sum(part.memory_mib for part in unit)
+        flags &= self.slots >= len(unit)
         for part in unit:
             flags &= may_take(self.table, part, self.policy)
         for node_id in self.excluded | self.leaving:
@@ -182,11 +187,18 @@ def _solve(
     task: Task, units: Sequence[Unit], allowed: Sequence[Flags], kept: Mapping[int, NodeId]
 ) -> Assigned | None:
     rows, cost = _costs(task, units, allowed)
-    memory = [
-        float(sum(part.memory_mib for part in unit if part.index not in kept)) for unit in units
-    ]
+    fresh = [[part for part in unit if part.index not in kept] for unit in units]
+    memory = [float(sum(part.memory_mib for part in unit)) for unit in fresh]
     penalties = penalties_of(units, task.edges, task.links)
-    problem = Problem(cost, penalties, memory, task.room[rows], _tie_order(task, rows))
+    problem = Problem(
+        cost,
+        penalties,
+        memory,
+        task.room[rows],
+        _tie_order(task, rows),
+        [len(unit) for unit in fresh],
+        task.slots[rows],
+    )
     solution = solve(problem)
     if solution is None:
         return None
@@ -266,6 +278,7 @@ def _placed(task: Task, solved: _Solved, kept: Mapping[int, NodeId]) -> Assigned
             word = "kept" if kept.get(part.index) == node_id else reason
             placements.append(task.placement(part, node_id, word))
         task.room[row] -= solved.problem.memory[number]
+        task.slots[row] -= solved.problem.parts[number]
     placements.sort(key=lambda each: each.slice_index)
     return Assigned(tuple(placements), solved.transfer_ms(), solved.solution.is_exact)
 

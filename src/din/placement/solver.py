@@ -1,7 +1,8 @@
 """The cheapest assignment of a few units to a few nodes, exactly.
 
 Minimise the sum of cost[u, k] over the chosen nodes, plus `penalty` for every pair of units that
-exchange tensors and lie on different nodes, so that what lies on one node fits its memory together.
+exchange tensors and lie on different nodes, so that what lies on one
+node fits its memory and its slots together.
 
 Two steps. A dynamic programme from the back gives a bound: `tail[u, k]` is the least that units
 u, u+1, ... can cost when a run of consecutive units starts at u on node k, every run fitting its
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 Matrix = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
 
 EXPANSIONS_MAX: Final = 4_000
 """Partial assignments looked into before the best so far is taken (some 50 ms)."""
@@ -39,6 +41,10 @@ class Problem(Struct, frozen=True):
     """By node, MiB."""
     order: Matrix
     """By node: among equal bounds the smallest is tried first."""
+    parts: Sequence[int] = ()
+    """By unit, slices; empty = they are not counted."""
+    slots: Numbers | None = None
+    """By node, slices that it can take; None = any number."""
 
 
 class Solution(Struct, frozen=True):
@@ -69,8 +75,11 @@ class _Search:
         self.best: tuple[int, ...] | None = None
         self.best_cost = float("inf")
         self.chosen: list[int] = []
-        self.left: dict[int, float] = {}
-        """Memory left on the nodes that hold something already."""
+        self.parts = problem.parts or [0] * self.units
+        slots = np.zeros(self.nodes) if problem.slots is None else problem.slots
+        self.slots: list[int] = slots.astype(int).tolist()
+        self.left: dict[int, tuple[float, int]] = {}
+        """Memory and slots left on the nodes that hold something already."""
         self.step = [problem.penalties.get((u, u + 1), 0.0) for u in range(self.units - 1)]
         self.partners: list[list[tuple[int, float]]] = [[] for _ in range(self.units)]
         for (earlier, later), penalty in problem.penalties.items():
@@ -94,8 +103,8 @@ class _Search:
 
     def _choose(self, unit: int, node: int, spent: float) -> None:
         before = self.left.get(node)
-        room = float(self.problem.room[node]) if before is None else before
-        self.left[node] = room - self.problem.memory[unit]
+        room, slots = before or (float(self.problem.room[node]), self.slots[node])
+        self.left[node] = (room - self.problem.memory[unit], slots - self.parts[unit])
         self.chosen.append(node)
         self.descend(unit + 1, spent + float(self.problem.cost[unit, node]))
         self.chosen.pop()
@@ -112,31 +121,35 @@ class _Search:
             apart[self.chosen[earlier]] -= penalty
         bound = spent + apart + self.tail[unit]
         for node, left in self.left.items():
-            bound[node] = spent + apart[node] + self._tail_within(unit, node, left)
+            bound[node] = spent + apart[node] + self._tail_within(unit, node, *left)
         return apart, bound
 
-    def _tail_within(self, unit: int, node: int, left: float) -> float:
-        """As tail[unit, node] with this much memory left there."""
+    def _tail_within(self, unit: int, node: int, left: float, slots: int) -> float:
+        """As tail[unit, node] with this much memory and so many slots left there."""
         best = float("inf")
         cost = 0.0
         for end in range(unit, self.units):
             cost += float(self.problem.cost[end, node])
             left -= self.problem.memory[end]
-            if left < 0 or cost >= best:
+            slots -= self.parts[end]
+            if left < 0 or slots < 0 or cost >= best:
                 break
             best = min(best, cost + self._after(end))
         return best
 
     def _tails(self) -> tuple[Matrix, list[float]]:
+        slots = np.array(self.slots)
         tail = np.full((self.units, self.nodes), np.inf)
         self.least = [float("inf")] * self.units
         for unit in range(self.units - 1, -1, -1):
             cost = np.zeros(self.nodes)
-            memory = 0.0
+            memory, parts = 0.0, 0
             for end in range(unit, self.units):
                 cost = cost + self.problem.cost[end]
                 memory += self.problem.memory[end]
-                value = np.where(self.problem.room >= memory, cost + self._after(end), np.inf)
+                parts += self.parts[end]
+                fits = (self.problem.room >= memory) & (slots >= parts)
+                value = np.where(fits, cost + self._after(end), np.inf)
                 np.minimum(tail[unit], value, out=tail[unit])
             self.least[unit] = float(tail[unit].min(initial=np.inf))
         return tail, self.least

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from din.domain.model import Slice
-from din.domain.node import FleetNode, NodeHealth, NodeId, NodeStatus
+from din.domain.node import SLICES_HELD_MAX, FleetNode, NodeHealth, NodeId, NodeStatus
 from din.domain.numerics import Numerics, computes_in_integers, numerics_of
 from din.errors import NotFound
 from din.placement.capability import CapabilityIndex, Flags, Wish, capability_of
@@ -68,6 +68,7 @@ class FleetTable:
         self.memory_mib_reserved: Floats = np.zeros(capacity, dtype=np.float32)
         self.memory_mib_room: Floats = np.zeros(capacity, dtype=np.float32)
         """Free (where unknown: total) minus reserved."""
+        self.slices_held: Floats = np.zeros(capacity, dtype=np.float32)
         self.accelerator_mib_free: Floats = np.full(capacity, _NAN, dtype=np.float32)
 
     @classmethod
@@ -100,6 +101,10 @@ class FleetTable:
     def memory_mib_of(self, node_id: NodeId) -> int:
         """Memory that the node offers. Raises NotFound."""
         return self._stored(self.row(node_id)).profile.memory_mib
+
+    def slots(self) -> Rows:
+        """Per row how many slices more the node may hold; rows that are empty may say anything."""
+        return (SLICES_HELD_MAX - self.slices_held[: self.size]).astype(np.int64)
 
     def node_id(self, row: int) -> NodeId:
         """The id of the node in a row that is in use."""
@@ -144,6 +149,7 @@ class FleetTable:
         self.status[row] = STATUS_CODE[node.status]
         self.memory_mib_total[row] = node.profile.memory_mib
         self.memory_mib_reserved[row] = node.memory_mib_reserved
+        self.slices_held[row] = node.slices_held
         self.version += 1
         self.sample(node_id, node.health, node.health_score)
         return row
@@ -272,6 +278,7 @@ _COLUMNS: Final = (
     "memory_mib_free",
     "memory_mib_reserved",
     "memory_mib_room",
+    "slices_held",
     "accelerator_mib_free",
 )
 

@@ -126,6 +126,10 @@ class Deployer:
         """Memory promised to slices on a node, loaded or loading."""
         return sum(holding.promised_mib(node_id) for holding in self._holdings.values())
 
+    def slices_held(self, node_id: NodeId) -> int:
+        """How many slices a node holds or loads."""
+        return sum(len(each.indexes_on(node_id)) for each in self._holdings.values())
+
     def loaded_mib(self, node_id: NodeId) -> int:
         """The part of it that is loaded, so that measured free memory already lacks it."""
         return sum(holding.loaded_mib(node_id) for holding in self._holdings.values())

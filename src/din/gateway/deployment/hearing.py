@@ -37,6 +37,10 @@ class FleetListener(Protocol):
         """Memory promised to slices there."""
         ...
 
+    def slices_held(self, node_id: NodeId) -> int:
+        """How many slices lie there, loaded or loading."""
+        ...
+
     def loaded_mib(self, node_id: NodeId) -> int:
         """The loaded part of it."""
         ...

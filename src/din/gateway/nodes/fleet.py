@@ -365,6 +365,7 @@ class Fleet:
             health_score=member.health_score,
             seen_ms=member.seen_ms,
             memory_mib_reserved=self._told().promised_mib(node_id),
+            slices_held=self._told().slices_held(node_id),
             takes_grants=self._told().takes_grants(node_id),
         )
 
