@@ -208,7 +208,9 @@ CHECKS: Final[dict[ConstraintName, Check]] = {
         lambda table, part, limit: table.memory_mib_room[: table.size] >= part.memory_mib,
         _memory_words,
     ),
-    "slices": Check(lambda table, part, limit: table.slots() > 0, _slices_words),
+    "slices": Check(
+        lambda table, part, limit: table.slices_held[: table.size] < SLICES_HELD_MAX, _slices_words
+    ),
     "health": Check(
         lambda table, part, limit: table.health[: table.size] >= np.float32(limit),
         _measured("health", "", ">="),

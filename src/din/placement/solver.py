@@ -78,6 +78,10 @@ class _Search:
         self.parts = problem.parts or [0] * self.units
         slots = np.zeros(self.nodes) if problem.slots is None else problem.slots
         self.slots: list[int] = slots.astype(int).tolist()
+        self.counts_slots = problem.slots is not None and min(self.slots, default=0) < sum(
+            self.parts
+        )
+        """Whether they could ever run out."""
         self.left: dict[int, tuple[float, int]] = {}
         """Memory and slots left on the nodes that hold something already."""
         self.step = [problem.penalties.get((u, u + 1), 0.0) for u in range(self.units - 1)]
@@ -148,7 +152,9 @@ class _Search:
                 cost = cost + self.problem.cost[end]
                 memory += self.problem.memory[end]
                 parts += self.parts[end]
-                fits = (self.problem.room >= memory) & (slots >= parts)
+                fits = self.problem.room >= memory
+                if self.counts_slots:
+                    fits &= slots >= parts
                 value = np.where(fits, cost + self._after(end), np.inf)
                 np.minimum(tail[unit], value, out=tail[unit])
             self.least[unit] = float(tail[unit].min(initial=np.inf))
