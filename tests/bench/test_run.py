@@ -67,6 +67,14 @@ def test_encodings_spare_the_bytes_that_they_promise_and_are_held_against_numpy(
         assert "numpy" in cost.how
 
 
+@pytest.mark.system
+def test_confining_and_a_cold_start_are_measured_with_real_workers() -> None:
+    rows = {row.name: row for row in run(["set-up", "cold-start"], lambda row: None, TINY)}
+    assert set(rows) >= {"sandbox set-up, a worker", "sandbox set-up, a zygote"}
+    assert sum(name.startswith("cold start, ") for name in rows) == 2
+    assert all(row.value for row in rows.values())
+
+
 def test_an_unknown_name_is_refused_before_anything_runs_and_names_the_nearest() -> None:
     told: list[Row] = []
     with pytest.raises(NotFound) as refusal:

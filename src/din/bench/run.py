@@ -54,6 +54,10 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "bitwise": Benchmark("din.bench.cutting:bitwise", "random cuts against the whole"),
     "codec": Benchmark("din.bench.codec:codec", "encodings at the cuts against numpy"),
     "backend-suite": Benchmark("din.bench.cutting:backend_suite", "ONNX's own test cases, cut"),
+    "set-up": Benchmark("din.bench.cold_start:set_up", "confining a worker"),
+    "cold-start": Benchmark(
+        "din.bench.cold_start:cold_start", "a worker's first result against a plain program's"
+    ),
     "join": Benchmark("din.bench.joining:joins", "a machine gets its certificate by a token"),
 }
 TRUST: Final = (
@@ -63,10 +67,12 @@ TRUST: Final = (
     "datagrams",
 )
 CUTTING: Final = ("slice-cache", "choice", "cold-slicing", "bitwise", "codec", "backend-suite")
+EXECUTION: Final = ("set-up", "cold-start")
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
-    "road": tuple(name for name in BENCHMARKS if name not in (*TRUST, *CUTTING)),
+    "road": tuple(name for name in BENCHMARKS if name not in (*TRUST, *CUTTING, *EXECUTION)),
     "slicing": (*CUTTING, "slices"),
     "trust": TRUST,
+    "execution": EXECUTION,
 }
 
 
