@@ -7,7 +7,8 @@ from din.domain.model import GATEWAY
 from din.domain.node import NodeId
 from din.domain.views import RegisterModel
 from din.gateway.registration.cutting import Terrain
-from din.placement.partitioning import Chosen, CutWishes, Device, choose_cuts, prepare
+from din.placement.partitioning import Chosen, choose_cuts, prepare
+from din.placement.places import CutWishes, Device
 from din.placement.ways import Ways
 
 MIB = 2**20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from din.domain.cuts import CutTable, OperatorFacts, SharedWeights, ValueFacts
 from din.domain.model import GATEWAY
 from din.domain.node import NodeId
-from din.placement.partitioning import Device
+from din.placement.places import Device
 
 GFLOP = 10**9
 MIB = 2**20

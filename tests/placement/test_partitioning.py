@@ -14,7 +14,8 @@ from din.errors import CannotPlace
 from din.placement.boundaries import BLOCKS_MAX, best_cuts, blocks_of, boundaries_of
 from din.placement.branches import heads_of
 from din.placement.judging import cost_of
-from din.placement.partitioning import CutWishes, RangeRule, choose_cuts, prepare
+from din.placement.partitioning import choose_cuts, prepare
+from din.placement.places import CutWishes, RangeRule
 from din.placement.speeds import OPERATOR_MS
 from din.placement.ways import HERE, WayFacts, Ways
 

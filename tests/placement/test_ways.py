@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from din.domain.node import NodeId
-from din.placement.partitioning import CutWishes, choose_cuts, prepare
+from din.placement.partitioning import choose_cuts, prepare
+from din.placement.places import CutWishes
 from din.placement.ways import (
     ASSUMED,
     HERE,

@@ -16,7 +16,8 @@ from din.domain.node import NodeId
 from din.domain.request import SliceTiming
 from din.domain.tensor import TensorMeta
 from din.errors import BadStrategy
-from din.placement.partitioning import CutWishes, Device, RangeRule, choose_cuts, prepare
+from din.placement.partitioning import choose_cuts, prepare
+from din.placement.places import CutWishes, Device, RangeRule
 from din.placement.ways import Ways
 from din.slicing.cutting import slices_by_memory
 from din.slicing.slicer import analyse

@@ -10,7 +10,8 @@ from din.bench.models import fetched
 from din.bench.row import Effort, Row, figure, median
 from din.domain.node import NodeId
 from din.domain.strategy import Objective
-from din.placement.partitioning import CutWishes, Device, choose_cuts, prepare
+from din.placement.partitioning import choose_cuts, prepare
+from din.placement.places import CutWishes, Device
 from din.placement.ways import Ways
 
 MODEL: Final = "ppocr-rec"

@@ -13,7 +13,7 @@ from din.gateway.nodes.dialable import reach_of
 from din.gateway.probing.profiles import device_class
 from din.gateway.registration.cutting import Terrain
 from din.gateway.registration.record import adapter_of
-from din.placement.partitioning import NODES_MAX, Device
+from din.placement.places import NODES_MAX, Device
 from din.placement.speeds import assumed_gflops, processor_share
 from din.placement.ways import ASSUMED, HERE, SAME_MACHINE, WayFacts, Ways
 

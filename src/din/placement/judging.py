@@ -12,7 +12,8 @@ from din.domain.model import GATEWAY
 from din.domain.node import NodeId
 from din.domain.strategy import Objective
 from din.placement.boundaries import Blocks
-from din.placement.partitioning import SLICE_MS, CutWishes, Device
+from din.placement.partitioning import SLICE_MS
+from din.placement.places import CutWishes, Device
 from din.placement.sharing import Turns, loads_of, shares_of
 from din.placement.speeds import measured_for, operator_ms
 from din.placement.ways import Ways, way_times

@@ -13,26 +13,28 @@ from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from din.domain.cuts import UNITS, CutChoice, CutTable, CutWay, NodeAlone
 from din.domain.estimates import SLICE_BASE_MIB
-from din.domain.node import NodeId
-from din.domain.strategy import Objective
 from din.errors import CannotPlace
 from din.placement.boundaries import Blocks, blocks_of, boundaries_of
 from din.placement.branches import Fork, Ground, best_fork, heads_of
 from din.placement.chain import Chain, Flags, Matrix, Numbers, Way, alone, runs_of
 from din.placement.limited import cheapest
 from din.placement.pipeline import alone_in_pipeline, fastest_pipeline
+from din.placement.places import (
+    NODES_MAX,
+    CutWishes,
+    Device,
+    RangeRule,
+    barred_by,
+)
 from din.placement.sharing import shares_of, sharing_notes
 from din.placement.speeds import measured_for, operator_ms, times_of
 from din.placement.telling import best_split, described, no_way, sentence, told_ways
 from din.placement.ways import Ways, WayTimes, way_times
 
-NODES_MAX: Final = 100
-SLICES_MAX_DEFAULT: Final = 16
 GFLOPS_TYPICAL: Final = 40.0
 """By which work is weighed against what every operator costs, when heads are looked for."""
 SLICE_MS: Final = 0.06
@@ -40,62 +42,6 @@ SLICE_MS: Final = 0.06
 SPLIT_WIN_MIN: Final = 0.05
 MS_IN_BYTES: Final = 1e-3
 """For the fewest bytes: among equals the sooner."""
-
-
-class Device(Struct, frozen=True, kw_only=True):
-    """A node as a place for slices."""
-
-    node_id: NodeId
-    name: str
-    device_class: str
-    """Nodes of one class take the same time; the key of measured profiles."""
-    gflops: float
-    """Assumed, for what was never measured."""
-    room_mib: float
-    is_trusted: bool = False
-    watts: float | None = None
-    """Measured; None = it has no meter."""
-    backends: tuple[str, ...] = ("onnxruntime",)
-    machine: str = ""
-    """Devices of one share its processor; empty = not known to share one."""
-    processor_share: float = 1.0
-    """Above 0: what it takes of that while it is busy."""
-
-
-class RangeRule(Struct, frozen=True, kw_only=True):
-    """Where the operators from place `first` to place `last` may lie."""
-
-    first: int
-    last: int
-    allowed: frozenset[NodeId] | None = None
-    """None = anywhere."""
-    forbidden: frozenset[NodeId] = frozenset()
-    is_sensitive: bool = False
-    """Only on trusted nodes."""
-    backend: str | None = None
-    """Engine that runs them."""
-    ends_slices: bool = True
-    """A slice holds operators for which the same rules hold; False = one such operator is enough to
-    make a rule hold for its whole slice."""
-
-    def permits(self, device: Device) -> bool:
-        """Whether a node may have them."""
-        if self.is_sensitive and not device.is_trusted:
-            return False
-        if self.backend is not None and self.backend not in device.backends:
-            return False
-        is_allowed = self.allowed is None or device.node_id in self.allowed
-        return is_allowed and device.node_id not in self.forbidden
-
-
-class CutWishes(Struct, frozen=True, kw_only=True):
-    """What the strategy asks of the choice."""
-
-    objective: Objective = "latency"
-    slices_max: int = SLICES_MAX_DEFAULT
-    memory_mib_max: int | None = None
-    """Of one node, whatever room it has."""
-    rules: tuple[RangeRule, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -216,11 +162,6 @@ def _problem(
     flags = np.array([is_measured[each.device_class] for each in kept])
     chain = _chain(blocks, kept, wishes, cost, between)
     return _Problem(blocks, kept, wishes, speeds, kind_of, ways, flags, chain)
-
-
-def barred_by(rule: RangeRule, devices: Sequence[Device]) -> list[bool]:
-    """For each device whether the rule keeps it out."""
-    return [not rule.permits(each) for each in devices]
 
 
 def _nearest(

@@ -7,14 +7,12 @@ busy. It is 0 on another machine, and 1 where j keeps every core busy.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from din.placement.chain import Chain, Matrix, Numbers, Way
-
-if TYPE_CHECKING:
-    from din.placement.partitioning import Device
+from din.placement.places import Device
 
 NAMES_SHOWN_MAX: Final = 8
 ROUNDING: Final = 1e-9

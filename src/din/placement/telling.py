@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -14,10 +14,8 @@ from din.domain.node import NodeId
 from din.errors import CannotPlace
 from din.placement.boundaries import Boundaries
 from din.placement.chain import Chain, Matrix, Numbers, Way, runs_of
+from din.placement.places import CutWishes, Device, RangeRule
 from din.placement.ways import HERE, Ways
-
-if TYPE_CHECKING:
-    from din.placement.partitioning import CutWishes, Device, RangeRule
 
 GATEWAY_NAME: Final = "gateway"
 

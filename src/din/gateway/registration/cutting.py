@@ -22,15 +22,8 @@ from din.domain.views import RegisterModel
 from din.errors import CannotPlace
 from din.placement.boundaries import Blocks
 from din.placement.judging import cost_of
-from din.placement.partitioning import (
-    SLICES_MAX_DEFAULT,
-    Chosen,
-    CutWishes,
-    Device,
-    RangeRule,
-    choose_cuts,
-    prepare,
-)
+from din.placement.partitioning import Chosen, choose_cuts, prepare
+from din.placement.places import SLICES_MAX_DEFAULT, CutWishes, Device, RangeRule
 from din.placement.ways import Ways
 
 TABLES_CACHED_MAX: Final = 64
