@@ -35,7 +35,7 @@ from din.domain.probe import (
     TensorFacts,
     VerifyReport,
 )
-from din.errors import BadModel, BadTensor, ExecutionFailed, TooLarge, UsageError
+from din.errors import BadModel, BadTensor, ExecutionFailed, TooLarge, Unavailable, UsageError
 
 CHAIN = (WHOLE_PART, FIRST_PART, LAST_PART)
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -146,6 +146,14 @@ def test_nothing_is_left_in_the_temporary_folder(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     profile_of(whole())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_no_file_may_be_written_that_is_said_and_is_no_fault_of_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(Unavailable, match=r"cannot be timed on this node: .*din doctor"):
+        profile_of(whole())
 
 
 # Verifying.

@@ -9,7 +9,7 @@ import pytest
 
 from din.errors import Denied
 from din.system.identity import claim_directory
-from din.system.privacy import make_private, narrow
+from din.system.privacy import make_private, narrow, plain_environment
 
 LOOK = """
 import ctypes, os, resource, sys
@@ -94,3 +94,9 @@ def test_the_owner_of_a_claim_is_told_what_was_open(tmp_path: Path) -> None:
     with claim_directory(state, "agent") as claim:
         (warning,) = claim.next_identity(Path("/nowhere")).warnings
     assert "has mode 0700 now" in warning
+
+
+def test_secrets_in_variables_are_not_handed_on_and_what_a_program_needs_is() -> None:
+    needed = {"PATH": "/bin", "HOME": "/home/me", "LC_ALL": "C", "PYTHONPATH": "/lib"}
+    secrets = {"AWS_SECRET_ACCESS_KEY": "s", "DIN_API_KEY": "s", "DIN_CONFIG_JSON": "{}"}
+    assert plain_environment({**secrets, **needed}) == needed

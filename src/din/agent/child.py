@@ -11,6 +11,7 @@ from typing import Final
 
 from din.errors import Unavailable
 from din.system.descriptors import control_pair
+from din.system.privacy import plain_environment
 
 LOOK_S: Final = 0.02
 
@@ -32,6 +33,7 @@ def start_child(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            env=plain_environment(os.environ),
             pass_fds=(theirs.fileno(),),
             start_new_session=True,
         )

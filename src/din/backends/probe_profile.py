@@ -24,7 +24,7 @@ from din.backends.probe_numbers import NUMPY_TYPES, facts_of
 from din.backends.probe_trace import DTYPES, Measured, medians, read_rounds
 from din.domain.probe import ROUNDS_MAX, OperatorTime, ProbeOrder, ProfileReport, TensorFacts
 from din.domain.tensor import BYTES, nbytes_of
-from din.errors import BadModel, BadTensor, ExecutionFailed
+from din.errors import BadModel, BadTensor, ExecutionFailed, Unavailable
 
 EVENTS_MAX: Final = 100_000
 """Of one profile, which is a file of up to a kilobyte each: fewer rounds of a larger graph."""
@@ -33,7 +33,8 @@ OUTPUTS_AT_ONCE: Final = 32
 
 
 def profile(models: Models, order: ProbeOrder, given: Mapping[str, Array]) -> ProfileReport:
-    """Run the whole in rounds at both levels. Raises BadTensor, BadModel, ExecutionFailed."""
+    """Run the whole in rounds at both levels. Raises BadTensor, BadModel, ExecutionFailed,
+    and Unavailable where no file may be written."""
     nodes = nodes_of(models.model(0))
     if len(nodes) > OPERATORS_MAX:
         raise BadModel(
@@ -79,7 +80,7 @@ def _measured(
 ) -> tuple[dict[str, Measured], int]:
     """Times by operator, and in how many rounds; the first round only warms."""
     rounds = min(max(order.rounds, 1), ROUNDS_MAX, max(EVENTS_MAX // (nodes + 1), 1))
-    folder = Path(tempfile.mkdtemp(prefix="din-probe-"))
+    folder = _new_folder()
     try:
         session = models.open(0, "off", profile_prefix=str(folder / "profile"))
         descriptor = _only_file(folder)
@@ -100,6 +101,16 @@ def _measured(
     if len(found) < 2:
         raise ExecutionFailed(f"the engine's profile tells of {len(found)} runs")
     return medians(found[1:]), len(found) - 1
+
+
+def _new_folder() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="din-probe-"))
+    except OSError as error:
+        raise Unavailable(
+            "operators cannot be timed on this node: the engine tells their times in a file, and a "
+            f"worker may write none here ({error.strerror}); `din doctor` on it says why",
+        ) from error
 
 
 def _only_file(folder: Path) -> int:

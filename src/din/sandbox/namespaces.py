@@ -18,7 +18,8 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _
 _PLAIN: Final = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
 _MNT_DETACH: Final = 2
 _PIVOT_ROOT: Final = {"x86_64": 155, "aarch64": 41}
-_PLACE: Final = "/tmp"
+_PLACE: Final = "/proc"
+"""What the empty root covers until it is the root: the one folder that is on every machine."""
 _ROOT_BYTES: Final = 65_536
 FOLDER: Final = "/work"
 """Where `own_folder` puts a folder, in an empty root."""

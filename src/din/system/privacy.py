@@ -6,6 +6,7 @@ import ctypes
 import os
 import resource
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,12 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 OWN_ENTRIES: Final = frozenset({"lock", "log", "lost+found", "nodes", "run"})
 """What may lie in a state directory before a program has claimed it."""
 CLAIMED_ENTRY: Final = "identity.json"
+_VARIABLES: Final = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV"})
+_VARIABLES_OF: Final = (
+    *("LC_", "LD_", "GLIBC_", "MALLOC_", "PYTHON"),
+    *("OMP_", "OPENBLAS_", "ORT_"),
+)
+"""How names of variables of the language, the loader, the C library, Python and engines begin."""
 
 
 def hide_memory() -> None:
@@ -29,6 +36,16 @@ def hide() -> None:
     """`hide_memory`, and files that we make are for our user only."""
     os.umask(0o077)
     hide_memory()
+
+
+def plain_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a program needs to find its files and libraries. Keys and passwords that people keep in
+    variables are not for a process that reads what a stranger wrote."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in _VARIABLES or name.startswith(_VARIABLES_OF)
+    }
 
 
 def prctl(option: int, value: int) -> None:

@@ -38,6 +38,7 @@ from din.errors import DeadlineExceeded, DinError, Internal, TooLarge, error_of_
 from din.gateway.registration.carve_cache import CarveCache, key_of
 from din.gateway.trust.vault import Vault
 from din.system.descriptors import close_all, control_pair, receive_message
+from din.system.privacy import plain_environment
 
 CARVE_SECONDS_MAX: Final = 300
 CARVERS_MAX: Final = 2
@@ -281,11 +282,6 @@ def _take(ours: socket.socket, files: dict[str, int]) -> bool:
 async def _call(
     request: CarveRequest | AnalyseRequest, descriptors: Sequence[int], kind: type[Said]
 ) -> Said:
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name in ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR")
-    }
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -293,7 +289,7 @@ async def _call(
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env=environment,
+        env=plain_environment(os.environ),
         pass_fds=tuple(descriptors),
     )
     try:
