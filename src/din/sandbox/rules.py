@@ -53,7 +53,8 @@ def worker_rules(pid: int, *, has_folder: bool = False) -> Rules:
     if has_folder:
         free |= dict.fromkeys((*_WRITING, "newfstatat"), ())
     else:
-        # `fstat` of some C libraries; with a path it would say whether a file is there.
+        # `fstat` of some C libraries. A path may stand beside the flag, where no filter sees it: at
+        # level 1 a worker can ask whether a file is there, and its size. It cannot open it.
         free["newfstatat"] = (Argument(3, (_AT_EMPTY_PATH,), _AT_EMPTY_PATH),)
     return free | {
         "mmap": (Argument(2, (0,), _PROT_EXEC),),
