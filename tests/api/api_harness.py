@@ -106,6 +106,22 @@ class World:
         return self.clients[-1]
 
 
+def asked_in_turn(
+    folder: Path, *asked: tuple[Any, ...], limits: FrontLimits | None = None
+) -> tuple[list[Any], World]:
+    """Ask one after the other on one connection; the answers and the world."""
+    answers: list[Any] = []
+    worlds: list[World] = []
+
+    async def test(world: World) -> None:
+        worlds.append(world)
+        client = await world.client()
+        answers.extend([await client.ask(*each) for each in asked])
+
+    with_server(folder, test, limits)
+    return answers, worlds[0]
+
+
 def with_server(
     folder: Path,
     test: Callable[[World], Awaitable[None]],

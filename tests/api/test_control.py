@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
-from api_harness import World, request, until, with_server
+from api_harness import World, asked_in_turn, request, until, with_server
 
 from din.api.limits import FrontLimits
 from din.api.serve import bind
@@ -15,20 +15,6 @@ from din.domain.views import RegisterModel
 from din.errors import Conflict, Denied
 
 TLV = {"content-type": "application/x-din-tlv"}
-
-
-def run(tmp_path, *asked, limits=None):
-    """Ask one after the other on one connection; the answers and the world."""
-    answers = []
-    worlds = []
-
-    async def test(world: World):
-        worlds.append(world)
-        client = await world.client()
-        answers.extend([await client.ask(*each) for each in asked])
-
-    with_server(tmp_path, test, limits)
-    return answers, worlds[0]
 
 
 FLAT = b'{"model_id": "m", "source_sha256": "00", "partition_points": ["404"]}'
@@ -47,13 +33,13 @@ FLAT = b'{"model_id": "m", "source_sha256": "00", "partition_points": ["404"]}'
     ],
 )
 def test_answers_carry_their_schema_and_an_id(tmp_path, path, schema):
-    (answer,), _ = run(tmp_path, ("GET", path))
+    (answer,), _ = asked_in_turn(tmp_path, ("GET", path))
     assert answer.json()["schema"] == schema
     assert answer.headers["din-request-id"].startswith("req-")
 
 
 def test_nodes_register_beat_drain_and_leave(tmp_path):
-    (registered, beat, bad, one, drained, forced, back, left), world = run(
+    (registered, beat, bad, one, drained, forced, back, left), world = asked_in_turn(
         tmp_path,
         ("POST", "/api/v1/nodes", b"\x01tlv", TLV),
         ("POST", "/api/v1/heartbeat", b"beat"),
@@ -76,7 +62,7 @@ def test_nodes_register_beat_drain_and_leave(tmp_path):
 
 
 def test_a_dry_run_of_revoking_throws_nobody_out(tmp_path):
-    (dry, wet), world = run(
+    (dry, wet), world = asked_in_turn(
         tmp_path,
         ("POST", "/api/v1/nodes/edge-1/revoke?dry_run=true"),
         ("POST", "/api/v1/nodes/edge-1/revoke"),
@@ -97,7 +83,7 @@ def test_a_dry_run_of_revoking_throws_nobody_out(tmp_path):
 def test_a_registration_may_say_what_time_the_node_has(tmp_path, date, sent_ms):
     """T12."""
     asked = ("POST", "/api/v1/nodes", b"\x01tlv", {**TLV, "date": date})
-    (answer,), world = run(tmp_path, asked)
+    (answer,), world = asked_in_turn(tmp_path, asked)
     assert answer.status == 200
     assert world.control.sent_wall_ms == sent_ms
 
@@ -107,7 +93,7 @@ def test_models_are_registered_read_and_removed_under_any_name(tmp_path):
     name = "模型/100%😀"
     order = msgspec.json.encode({"model_id": name, "source_sha256": "0" * 64})
     path = f"/api/v1/models/{quote(name, safe='')}"
-    (made, read, gone), world = run(
+    (made, read, gone), world = asked_in_turn(
         tmp_path, ("POST", "/api/v1/models", order), ("GET", path), ("DELETE", path)
     )
     assert (made.status, made.json()["model_id"]) == (202, name)
@@ -124,7 +110,7 @@ def test_null_for_what_may_be_left_out_leaves_it_out(tmp_path, strategy):
         f'{{"model_id": "m", "source_sha256": "{"0" * 64}", "slicing_strategy": {strategy}, '
         '"inputs": null, "workers": null, "before": null, "external": null}'
     )
-    (answer,), world = run(tmp_path, ("POST", "/api/v1/models", order.encode()))
+    (answer,), world = asked_in_turn(tmp_path, ("POST", "/api/v1/models", order.encode()))
     assert answer.status == 202, answer.body
     assert world.control.orders == [RegisterModel(model_id="m", source_sha256="0" * 64)]
 
@@ -140,7 +126,7 @@ def test_null_for_what_may_be_left_out_leaves_it_out(tmp_path, strategy):
     ],
 )
 def test_null_for_what_must_be_given_is_refused(tmp_path, body):
-    (answer,), _ = run(tmp_path, ("POST", "/api/v1/models", body))
+    (answer,), _ = asked_in_turn(tmp_path, ("POST", "/api/v1/models", body))
     assert answer.status == 400
     assert "got `null`" in answer.json()["error"]["message"]
 
@@ -179,14 +165,14 @@ def test_null_for_what_must_be_given_is_refused(tmp_path, body):
 )
 def test_bad_requests_get_a_clear_error(tmp_path, asked, status, said):
     limits = FrontLimits(control_body_bytes_max=1000, linger_s=0.05)
-    (answer,), _ = run(tmp_path, asked, limits=limits)
+    (answer,), _ = asked_in_turn(tmp_path, asked, limits=limits)
     assert answer.status == status
     error = answer.json()["error"]
     assert said in error["message"] + error["hint"]
 
 
 def test_metadata_and_health_of_the_inference_protocol(tmp_path):
-    (server, live, ready, model, one, missing), _ = run(
+    (server, live, ready, model, one, missing), _ = asked_in_turn(
         tmp_path,
         ("GET", "/v2"),
         ("GET", "/v2/health/live"),
@@ -216,7 +202,7 @@ def test_a_gateway_that_is_not_ready_answers_503(tmp_path):
 def test_artifacts_are_stored_by_hash_and_read_in_parts(tmp_path):
     data = bytes(range(256)) * 4000
     path = "/api/v1/artifacts/" + hashlib.sha256(data).hexdigest()
-    (put, head, whole, part, tail, beyond, same, changed), _ = run(
+    (put, head, whole, part, tail, beyond, same, changed), _ = asked_in_turn(
         tmp_path,
         ("PUT", path, data),
         ("HEAD", path),
@@ -272,7 +258,7 @@ def test_an_upload_goes_on_where_it_broke_off(tmp_path):
 def test_no_trick_in_the_name_of_an_artifact_leads_anywhere(tmp_path, method, name):
     (tmp_path / "secret").write_bytes(b"not for you")
     body = b"mine now" if method == "PUT" else b""
-    (answer,), _ = run(tmp_path, (method, f"/api/v1/artifacts/{name}", body))
+    (answer,), _ = asked_in_turn(tmp_path, (method, f"/api/v1/artifacts/{name}", body))
     assert answer.status == 400
     assert "64 lowercase" in answer.json()["error"]["hint"]
     assert (tmp_path / "secret").read_bytes() == b"not for you"
@@ -282,13 +268,13 @@ def test_an_upload_says_whether_it_is_sealed_as_it_comes(tmp_path):
     path = "/api/v1/artifacts/" + hashlib.sha256(b"abc").hexdigest()
     asked = [path, f"{path}?encrypt=true", f"{path}?encrypt=false"]
     wrong = [f"{path}?encrypt=yes", f"{path}?seal=true"]
-    answers, world = run(tmp_path, *(("PUT", each, b"abc") for each in (*asked, *wrong)))
+    answers, world = asked_in_turn(tmp_path, *(("PUT", each, b"abc") for each in (*asked, *wrong)))
     assert [each.status for each in answers] == [201, 201, 201, 400, 400]
     assert world.control.encrypted == [None, True, False]
 
 
 def test_bytes_with_another_hash_are_refused(tmp_path):
-    (answer,), world = run(tmp_path, ("PUT", "/api/v1/artifacts/" + "0" * 64, b"abc"))
+    (answer,), world = asked_in_turn(tmp_path, ("PUT", "/api/v1/artifacts/" + "0" * 64, b"abc"))
     assert answer.status == 400
     assert world.control.has_artifact("0" * 64) is None
 
@@ -307,7 +293,7 @@ def test_events_flow_until_the_client_goes(tmp_path):
 
 
 def test_the_index_and_the_metrics_are_plain_text(tmp_path):
-    (index, metrics), _ = run(tmp_path, ("GET", "/"), ("GET", "/metrics"))
+    (index, metrics), _ = asked_in_turn(tmp_path, ("GET", "/"), ("GET", "/metrics"))
     assert b"/api/v1/nodes" in index.body
     assert b"/infer" in index.body
     assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -341,7 +327,7 @@ def test_connections_do_not_wait_for_acknowledgements(tmp_path):
 def test_slices_that_are_not_registered_are_planned(tmp_path):
     part = {"index": 0, "slice_id": "s", "name": "front", "inputs": [], "outputs": []}
     body = json.dumps({"slices": [part]}).encode()
-    (answer,), _ = run(tmp_path, ("POST", "/api/v1/plan", body))
+    (answer,), _ = asked_in_turn(tmp_path, ("POST", "/api/v1/plan", body))
     assert answer.status == 200
     (placed,) = answer.json()["plan"]["placements"]
     assert (placed["slice_name"], placed["node"]) == ("front", "edge-1")

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from api_harness import World, with_server
+from api_harness import World, asked_in_turn, with_server
 
 from din.api.limits import FrontLimits
 from din.domain.profile import Verification
@@ -11,21 +11,8 @@ from din.domain.profile import Verification
 PATH = "/api/v1/models/faces"
 
 
-def run(tmp_path, *asked, limits=None):
-    answers = []
-    worlds = []
-
-    async def test(world: World):
-        worlds.append(world)
-        client = await world.client()
-        answers.extend([await client.ask(*each) for each in asked])
-
-    with_server(tmp_path, test, limits)
-    return answers, worlds[0]
-
-
 def test_an_order_reaches_the_examination_with_its_version(tmp_path):
-    (profile, verify), world = run(
+    (profile, verify), world = asked_in_turn(
         tmp_path,
         ("POST", f"{PATH}/profile?version=1", b'{"node": "edge-1", "rounds": 3}'),
         ("POST", f"{PATH}/verify"),
@@ -57,7 +44,7 @@ def test_slices_that_differ_are_an_answer_and_no_error(tmp_path):
     ],
 )
 def test_an_order_that_makes_no_sense_is_a_400_that_names_it(tmp_path, body, word):
-    (answer,), world = run(tmp_path, ("POST", f"{PATH}/verify", body))
+    (answer,), world = asked_in_turn(tmp_path, ("POST", f"{PATH}/verify", body))
     assert answer.status == 400
     assert word in json.dumps(answer.json()["error"])
     assert world.examination.asked == []
@@ -65,7 +52,7 @@ def test_an_order_that_makes_no_sense_is_a_400_that_names_it(tmp_path, body, wor
 
 def test_models_that_are_not_there_and_bodies_that_are_too_large_are_refused(tmp_path):
     limits = FrontLimits(probe_body_bytes_max=10)
-    (missing, large), world = run(
+    (missing, large), world = asked_in_turn(
         tmp_path,
         ("POST", "/api/v1/models/nothing/verify", b"{}"),
         ("POST", f"{PATH}/profile", b" " * 11),

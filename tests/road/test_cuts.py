@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -92,7 +91,6 @@ def node_traffic_bytes(network: Network) -> int:
     return sum(map(int, re.findall(r"bytes_(?:sent|received):(\d+)", said)))
 
 
-@pytest.mark.skipif(shutil.which("ss") is None, reason="iproute2 is not installed")
 def test_between_nodes_goes_what_crosses_and_little_more(
     network: Network, centerface: Path
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +40,6 @@ def scaling(path: Path) -> Path:
     )
 
 
-@pytest.mark.skipif(shutil.which("ss") is None, reason="iproute2 is not installed")
 def test_a_quarter_of_the_bytes_goes_between_nodes_and_the_answer_stays_within_its_tolerance(
     network: Network,
 ) -> None:
