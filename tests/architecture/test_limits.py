@@ -86,3 +86,17 @@ def test_no_committed_file_holds_a_model_or_a_path_of_a_machine() -> None:
         if path.suffix in {".onnx", ".gguf", ".pt"}:
             suspicious.append(str(path))
     assert suspicious == []
+
+
+def test_no_program_of_ours_imports_what_lies_where_somebody_stands() -> None:
+    """`python -m` puts the current folder first, where a file may be called like one of ours."""
+    bare = []
+    for module in MODULES:
+        for node in ast.walk(ast.parse(module.read_text())):
+            if not isinstance(node, (ast.List, ast.Tuple, ast.Call)):
+                continue
+            words = node.args if isinstance(node, ast.Call) else node.elts
+            values = [word.value if isinstance(word, ast.Constant) else None for word in words]
+            if "-m" in values and values[values.index("-m") - 1] != "-P":
+                bare.append(f"{module.relative_to(ROOT)}:{node.lineno}")
+    assert bare == []

@@ -1,7 +1,7 @@
 """Stands in for gateway and agent: `python fake_program.py MODULE`, settings in DIN_CONFIG_JSON.
 
 As a gateway it answers /api/v1/gateway and /api/v1/nodes; FAKE_PROGRAM=refuse ends with an error as
-a program of DIN does, FAKE_PROGRAM=vanish without a word, FAKE_PROGRAM=stubborn ignores SIGTERM.
+a program of DIN does, =break as Python does, =vanish without a word; =stubborn ignores SIGTERM.
 """
 
 import json
@@ -18,8 +18,8 @@ mode = os.environ.get("FAKE_PROGRAM", "")
 if mode == "refuse" or (mode == "refuse-node" and module == "din.agent"):
     print("error: the state directory is in use\nhint: give another", file=sys.stderr)
     sys.exit(7)
-if mode == "vanish":
-    sys.exit(1)
+if mode in ("vanish", "break"):
+    sys.exit("ModuleNotFoundError: no module named 'wires'\n" if mode == "break" else 1)
 stop = threading.Event()
 if mode == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -183,7 +183,12 @@ def test_a_program_that_refuses_to_start_says_why(
     assert not list((state / "run").glob("*.json"))
     monkeypatch.setenv("FAKE_PROGRAM", "vanish")
     told = run("up", "--port", str(port))
-    assert "the gateway did not start: it ended with code 1" in told.stderr, "an older run's words"
+    assert "the gateway did not start: it ended with code 1\n" in told.stderr, (
+        "an older run's words"
+    )
+    monkeypatch.setenv("FAKE_PROGRAM", "break")
+    told = run("up", "--port", str(port))
+    assert "it ended with code 1; the last it wrote: ModuleNotFoundError: no" in told.stderr
 
 
 def test_a_node_that_refuses_leaves_the_gateway_running(

@@ -50,7 +50,7 @@ def set_up(effort: Effort) -> Iterator[Row]:
     """What a worker, and once its zygote, gives up before it reads a model."""
     count = max(5, effort.repeats // 20)
     done = subprocess.run(
-        [sys.executable, "-m", "din.bench.confining", str(count)],
+        [sys.executable, "-P", "-m", "din.bench.confining", str(count)],
         capture_output=True,
         check=False,
     )

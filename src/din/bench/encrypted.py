@@ -126,7 +126,7 @@ def _echo(folder: Path) -> Generator[tuple[psutil.Process, str, str]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "din.bench.encrypted", str(folder), str(theirs.fileno())],
+            [sys.executable, "-P", "-m", "din.bench.encrypted", str(folder), str(theirs.fileno())],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
         )

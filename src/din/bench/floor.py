@@ -40,7 +40,7 @@ class Floor:
 
     def __init__(self, model: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "din.bench.floor", str(model)],
+            [sys.executable, "-P", "-m", "din.bench.floor", str(model)],
             env={**os.environ, "ORT_DISABLE_TELEMETRY": "1", "OPENBLAS_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

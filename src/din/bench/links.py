@@ -139,7 +139,7 @@ def _echo(path: Path) -> Generator[tuple[str, str]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "din.bench.links", str(path), str(theirs.fileno())],
+            [sys.executable, "-P", "-m", "din.bench.links", str(path), str(theirs.fileno())],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
         )

@@ -90,7 +90,9 @@ def start_load(shot: Shot, clients: int, seconds: float) -> subprocess.Popen[byt
         sizes=shot.sizes,
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "din.bench.load"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-P", "-m", "din.bench.load"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert process.stdin is not None
     process.stdin.write(msgspec.json.encode(order))

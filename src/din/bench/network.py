@@ -203,7 +203,7 @@ class Network:
         kept = {key: value for key, value in installed().items() if not key.startswith("DIN_")}
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", module],
+                [sys.executable, "-P", "-m", module],
                 env={
                     **kept,
                     "ORT_DISABLE_TELEMETRY": "1",

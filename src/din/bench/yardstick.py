@@ -34,7 +34,7 @@ def running(model: Path, workers: int) -> Generator[tuple[subprocess.Popen[bytes
         raise Unavailable("FastAPI is not installed", hint="pip install 'din-network[test]'")
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "din.bench.yardstick", str(model), str(port), str(workers)],
+        [sys.executable, "-P", "-m", "din.bench.yardstick", str(model), str(port), str(workers)],
         env={**os.environ, "ORT_DISABLE_TELEMETRY": "1", "OPENBLAS_NUM_THREADS": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

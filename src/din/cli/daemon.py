@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -34,6 +34,7 @@ KILL_S: Final = 5.0
 TURN_S: Final = 90.0
 """Longer than a gateway and a node may take to start."""
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024
+LAST_WORDS_MAX: Final = 200
 LOG_TAIL_BYTES: Final = 4096
 RECORD_BYTES_MAX: Final = 65536
 
@@ -223,7 +224,7 @@ def write_record(path: Path, record: Record) -> None:
 
 def program_command(module: str) -> list[str]:
     """How a program of DIN is started."""
-    return [sys.executable, "-m", module]
+    return [sys.executable, "-P", "-m", module]
 
 
 def program_environment(config: Config, environment: Mapping[str, str]) -> dict[str, str]:
@@ -259,11 +260,16 @@ def error_of_exit(record: Record, exit_code: int) -> DinError:
     lines = log_tail(record)
     told = [each.removeprefix("error: ") for each in lines if each.startswith("error: ")]
     hints = [each.removeprefix("hint: ") for each in lines if each.startswith("hint: ")]
-    message = told[-1] if told else f"it ended with code {exit_code}"
+    message = told[-1] if told else f"it ended with code {exit_code}{_last_words(lines)}"
     kinds = [each for each in every_error() if each.exit_code == exit_code]
     kind = kinds[0] if kinds else Internal
     hint = hints[-1] if told and hints else f"its log is {record.log_path}"
     return kind(f"the {record.program} did not start: {message}", hint=hint)
+
+
+def _last_words(lines: Sequence[str]) -> str:
+    words = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"; the last it wrote: {words[:LAST_WORDS_MAX]}" if words else ""
 
 
 def stop(path: Path, record: Record, grace_s: float = GRACE_S) -> bool:

@@ -47,7 +47,7 @@ def carve_here(registration: Registration) -> CarveAnswer:
     )
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "din.carver"],
+            [sys.executable, "-P", "-m", "din.carver"],
             input=msgspec.json.encode(request),
             capture_output=True,
             timeout=CARVE_SECONDS_MAX,

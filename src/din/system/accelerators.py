@@ -98,7 +98,7 @@ def find_accelerator(
     if smi is not None and not is_nvml_wanted:
         return smi
     is_hinted = smi is not None or (root / "dev/nvidiactl").exists()
-    if is_hinted and run((sys.executable, "-m", "din.system.accelerators")) is not None:
+    if is_hinted and run((sys.executable, "-P", "-m", "din.system.accelerators")) is not None:
         nvml = Nvml.probe(load, smi)
         if nvml is not None:
             return nvml

@@ -15,7 +15,7 @@ GRACE_MS: Final = 2000
 """Beyond the browsing time, for the child's own start and end."""
 LINE_BYTES_MAX: Final = 8192
 LINES_MAX: Final = 128
-BROWSE_COMMAND: Final = (sys.executable, "-m", "din.transport.browse")
+BROWSE_COMMAND: Final = (sys.executable, "-P", "-m", "din.transport.browse")
 
 
 class Found(Struct, frozen=True):

@@ -53,7 +53,7 @@ class EnrolAnswer(Struct, frozen=True, kw_only=True):
 
 def enrol_command(step: Step) -> list[str]:
     """How the child is started."""
-    return [sys.executable, "-m", "din.enrol", step]
+    return [sys.executable, "-P", "-m", "din.enrol", step]
 
 
 def decode_enrol_answer(raw: bytes) -> Membership:

@@ -284,6 +284,7 @@ async def _call(
 ) -> Said:
     child = await asyncio.create_subprocess_exec(
         sys.executable,
+        "-P",  # whatever lies in the folder where somebody stands is not imported
         "-m",
         "din.carver",
         stdin=asyncio.subprocess.PIPE,
