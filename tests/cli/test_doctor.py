@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from din.cli import doctor_network
 from din.cli.doctor_gateway import audit_row, clock_row, keys_row
 from din.cli.doctor_machine import check_sandbox
 from din.domain.audit import AuditCheck
@@ -56,7 +57,8 @@ def key(name: str, **changes: Any) -> KeyView:
 
 
 @pytest.fixture(autouse=True)
-def _trusting(fake: FakeGateway) -> None:
+def _trusting(fake: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_network, "BROWSE_MS", 50)
     fake.routes["GET", "/v2/health/live"] = lambda _: Reply(200, b"{}")
     fake.routes["GET", "/api/v1/keys"] = document(KeyList(items=(key("line-4"),)))
     fake.routes["GET", "/api/v1/audit/check"] = document(WHOLE)
@@ -86,18 +88,18 @@ def test_it_reports_what_it_saw(run: Run) -> None:
 def test_warnings_do_not_fail_it(run: Run) -> None:
     told = run("doctor")
     assert "nodes: din node list" in told.stderr
-    assert " bad" not in told.stdout
+    assert " fail" not in told.stdout
     assert told.exit_code == 0
 
 
-def test_a_silent_gateway_is_bad_and_fails_it(run: Run) -> None:
+def test_a_silent_gateway_fails_it(run: Run) -> None:
     told = run("doctor", "--gateway", "http://127.0.0.1:1")
     assert told.exit_code == 1
-    assert "checks is bad: gateway" in told.stderr
+    assert "checks failed: gateway" in told.stderr
     assert "gateway: din up" in told.stderr
 
 
-def test_an_insecure_setting_is_bad_and_names_where_it_comes_from(
+def test_an_insecure_setting_fails_and_names_where_it_comes_from(
     run: Run, fake: FakeGateway, home: Path
 ) -> None:
     told = run("doctor", env={"DIN_GATEWAY": fake.url, "DIN_INSECURE_NETWORK": "true"})
@@ -108,11 +110,11 @@ def test_an_insecure_setting_is_bad_and_names_where_it_comes_from(
     file = home / ".config" / "din" / "config.yaml"
     file.write_text("node: {insecure_network: true}\n")
     found = rows(run("doctor", "-o", "json"))["insecure switches"]
-    assert found["state"] == "bad"
+    assert found["state"] == "fail"
     assert found["fix"] == f"sed -i /insecure_network/d {file}"
 
 
-def test_an_insecure_gateway_is_bad_wherever_it_runs(run: Run, fake: FakeGateway) -> None:
+def test_an_insecure_gateway_fails_wherever_it_runs(run: Run, fake: FakeGateway) -> None:
     insecure = msgspec.structs.replace(GATEWAY, is_insecure_network=True)
     fake.routes["GET", "/api/v1/gateway"] = document(insecure)
     told = run("doctor", "-o", "json")
@@ -199,7 +201,7 @@ def test_broken_settings_are_a_row_of_their_own(run: Run, home: Path) -> None:
         (-59, "ok", "59 s behind"),
         (61, "warn", "61 s ahead of"),
         (-600, "warn", "600 s behind"),
-        (601, "bad", "601 s ahead of"),
+        (601, "fail", "601 s ahead of"),
     ],
 )
 def test_the_clock_is_held_against_the_gateways(skew_s: float, state: str, words: str) -> None:
@@ -232,7 +234,7 @@ def test_a_key_that_expired_while_it_was_used_is_named() -> None:
 def test_a_broken_audit_chain_is_bad() -> None:
     assert audit_row(WHOLE).state == "ok"
     row = audit_row(msgspec.structs.replace(WHOLE, is_whole=False, problems=("line 2 changed",)))
-    assert (row.state, row.fix) == ("bad", "din audit verify")
+    assert (row.state, row.fix) == ("fail", "din audit verify")
     assert "line 2 changed" in row.seen
 
 
@@ -295,8 +297,12 @@ def test_a_slicing_cache_that_mostly_misses_is_a_warning(
         ('{"level": 3, "reason": ""}', "ok", "level 3 of 3"),
         ('{"level": 2, "reason": "no Landlock in this kernel"}', "ok", "no Landlock"),
         ('{"level": 1, "reason": "no namespaces: denied"}', "warn", "no namespaces: denied"),
-        ('{"level": 0, "reason": "no filter is known for armv7l"}', "bad", "refuse to run workers"),
-        ("nonsense", "bad", "could not be tried"),
+        (
+            '{"level": 0, "reason": "no filter is known for armv7l"}',
+            "fail",
+            "refuse to run workers",
+        ),
+        ("nonsense", "fail", "could not be tried"),
     ],
 )
 def test_what_confines_workers_is_told_by_level(

@@ -87,7 +87,7 @@ def test_a_node_that_is_let_in_is_told_so_without_any_key(
     assert found["node edge-1 admission"].seen.endswith("takes its certificate")
 
 
-def test_a_revoked_node_is_bad_and_told_how_its_machine_comes_back(
+def test_a_revoked_node_fails_and_is_told_how_its_machine_comes_back(
     tmp_path: Path, authority: Authority, node: Place
 ) -> None:
     with gateway_of(tmp_path, authority, node) as fake:
@@ -97,7 +97,7 @@ def test_a_revoked_node_is_bad_and_told_how_its_machine_comes_back(
         with claim_directory(node.folder, "din node edge-1"):
             running = rows(node)["node edge-1 admission"]
     assert running.fix == f"din node stop edge-1, then {row.fix}"
-    assert (row.state, "was revoked" in row.seen) == ("bad", True)
+    assert (row.state, "was revoked" in row.seen) == ("fail", True)
     assert f"mv {node.folder} {node.folder}.old" in row.fix
     assert "din node join - --name edge-1 --gateway https://" in row.fix
     assert "din node stop" not in row.fix
@@ -108,15 +108,15 @@ def test_a_gateway_whose_certificate_is_of_another_day_asks_for_the_clocks(
 ) -> None:
     with gateway_of(tmp_path, authority, node, age_days=3):
         row = rows(node)["node edge-1 admission"]
-    assert (row.state, row.fix) == ("bad", CLOCK_FIX)
+    assert (row.state, row.fix) == ("fail", CLOCK_FIX)
 
 
-def test_a_gateway_that_is_away_is_bad_and_named(node: Place) -> None:
+def test_a_gateway_that_is_away_fails_and_is_named(node: Place) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         joined(node, f"https://127.0.0.1:{probe.getsockname()[1]}")
         row = rows(node)["node edge-1 admission"]
-    assert row.state == "bad"
+    assert row.state == "fail"
     assert "no gateway answered at https://127.0.0.1" in row.seen
     assert row.fix
 
@@ -133,7 +133,7 @@ def test_a_closed_port_of_links_is_found_and_named(
         closed = rows(node)["node edge-1 link"]
         door.listen()
         opened = rows(node)["node edge-1 link"]
-    assert (closed.state, opened.state) == ("bad", "ok")
+    assert (closed.state, opened.state) == ("fail", "ok")
     assert f"let TCP {port} through the firewall" in closed.fix
 
 

@@ -66,6 +66,7 @@ def test_a_sound_gateway_has_only_good_rows(gateway: Place) -> None:
     found = rows(gateway)
     assert set(found) == {
         "gateway state directory",
+        "gateway owner",
         "gateway trust directory",
         "authority key",
         "gateway key",
@@ -79,9 +80,9 @@ def test_a_sound_gateway_has_only_good_rows(gateway: Place) -> None:
     ("name", "path", "state"),
     [
         ("gateway state directory", ".", "warn"),
-        ("gateway trust directory", "trust", "bad"),
-        ("authority key", "trust/ca.key", "bad"),
-        ("gateway key", "trust/gateway.key", "bad"),
+        ("gateway trust directory", "trust", "fail"),
+        ("authority key", "trust/ca.key", "fail"),
+        ("gateway key", "trust/gateway.key", "fail"),
     ],
 )
 def test_what_others_may_read_is_named_with_the_command_that_closes_it(
@@ -95,8 +96,8 @@ def test_what_others_may_read_is_named_with_the_command_that_closes_it(
     assert ("0755" in row.seen) == wide.is_dir()
 
 
-def test_a_path_that_is_gone_is_bad_and_not_a_fault(tmp_path: Path) -> None:
-    assert check_mode("key", tmp_path / "none", "bad").state == "bad"
+def test_a_path_that_is_gone_fails_its_row(tmp_path: Path) -> None:
+    assert check_mode("key", tmp_path / "none", "fail").state == "fail"
 
 
 def test_a_running_gateway_with_an_old_certificate_is_late(
@@ -108,7 +109,7 @@ def test_a_running_gateway_with_an_old_certificate_is_late(
     assert late.state == "warn"
     assert "overdue" in late.seen
     ended = check_certificate(gateway, NOW + timedelta(hours=25))
-    assert ended.state == "bad"
+    assert ended.state == "fail"
     assert ended.seen.endswith("ended 1.0 hours ago")
     assert ended.fix
 
@@ -127,13 +128,13 @@ def test_a_node_that_rests_past_its_certificate_renews_it_at_its_start(node: Pla
 
 def test_a_certificate_that_has_not_begun_blames_the_clock(node: Place) -> None:
     row = check_certificate(node, NOW - timedelta(days=1))
-    assert (row.state, row.fix) == ("bad", "timedatectl set-ntp true")
+    assert (row.state, row.fix) == ("fail", "timedatectl set-ntp true")
 
 
 def test_an_authority_is_warned_of_before_it_ends(gateway: Place) -> None:
     assert rows(gateway, NOW + timedelta(days=3650 - 100))["authority"].state == "ok"
     assert rows(gateway, NOW + timedelta(days=3650 - 10))["authority"].state == "warn"
-    assert rows(gateway, NOW + timedelta(days=3651))["authority"].state == "bad"
+    assert rows(gateway, NOW + timedelta(days=3651))["authority"].state == "fail"
 
 
 def test_what_is_no_certificate_is_bad(gateway: Place) -> None:
@@ -141,7 +142,7 @@ def test_what_is_no_certificate_is_bad(gateway: Place) -> None:
         (gateway.trust / name).write_text("nonsense")
     found = rows(gateway)
     assert "is no certificate" in found["authority"].seen
-    assert found["gateway certificate"].state == "bad"
+    assert found["gateway certificate"].state == "fail"
 
 
 def test_all_state_directories_are_found_through_settings(gateway: Place, node: Place) -> None:
@@ -176,15 +177,15 @@ def test_a_running_gateway_says_where_it_listens(gateway: Place, claim: Director
     assert check_insecure(gateway, own).state == "ok"
 
 
-def test_plain_text_off_loopback_is_bad_also_when_a_flag_allowed_it(
+def test_plain_text_off_loopback_fails_also_when_a_flag_allowed_it(
     gateway: Place, claim: DirectoryClaim
 ) -> None:
     del claim
     listening(gateway, "http://10.0.0.5:8000")
     own = environment(gateway)
-    assert check_listening(gateway, own).state == "bad"
+    assert check_listening(gateway, own).state == "fail"
     row = check_insecure(gateway, own)
-    assert row.state == "bad"
+    assert row.state == "fail"
     assert row.fix.startswith("din down && din up --host")
 
 
@@ -203,7 +204,7 @@ def test_what_a_dead_gateway_left_is_not_believed(gateway: Place) -> None:
     [
         (Bound(host="0.0.0.0", port=8080, is_encrypted=True), "ok", "0.0.0.0:8080 (mutual TLS)"),
         (Bound(host="127.0.0.1", port=9, is_encrypted=False), "ok", "(this machine only)"),
-        (Bound(host="0.0.0.0", port=8080, is_encrypted=False), "bad", "INSECURE: 0.0.0.0:8080"),
+        (Bound(host="0.0.0.0", port=8080, is_encrypted=False), "fail", "INSECURE: 0.0.0.0:8080"),
     ],
 )
 def test_a_running_node_is_shown_with_where_it_listens(
@@ -214,6 +215,6 @@ def test_a_running_node_is_shown_with_where_it_listens(
     with claim_directory(node.folder, "din node edge-1"):
         found = rows(node)["node edge-1 listening"]
         assert (found.state, seen in found.seen) == (state, True), found
-        assert (found.fix == "din node join - --name edge-1") == (state == "bad")
+        assert (found.fix == "din node join - --name edge-1") == (state == "fail")
         (node.folder / "listening.json").write_text("{")
         assert "node edge-1 listening" not in rows(node)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from din.cli.sources import load_gateway, load_node
 from din.system.identity import IDENTITY_FILE, LOCK_FILE
 
-State = Literal["ok", "warn", "bad"]
+State = Literal["ok", "warn", "fail"]
 NODES_MAX: Final = 64
 """State directories of nodes that are looked at."""
 FACTS_BYTES_MAX: Final = 64 * 1024

@@ -20,7 +20,7 @@ WATCH_INTERVAL_S: Final = 2.0
 COLOURS: Final = {
     "ok": "green",
     "warn": "yellow",
-    "bad": "red",
+    "fail": "red",
     "ready": "green",
     "completed": "green",
     "joining": "yellow",

@@ -1,21 +1,24 @@
 """`din doctor`: tests this machine, its network and its trust, with one command for each fault.
 
 It reports only what it tried: a multicast test that heard nothing says so and lists what may be
-behind it, it does not claim to know.
+behind it, it does not claim to know. It changes nothing. Rows are made all at once, each within a
+time of its own (`doctor_rows`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 import click
 
 from din.cli.check import Check, places
 from din.cli.display import Column, show
-from din.cli.doctor_disk import check_places
+from din.cli.doctor_disk import check_disks, check_places
 from din.cli.doctor_gateway import (
     check_gateway,
     check_insecure,
@@ -27,25 +30,35 @@ from din.cli.doctor_machine import (
     check_accelerators,
     check_backends,
     check_memory,
-    check_multicast,
-    check_python,
     check_sandbox,
-    check_state,
     check_temperature,
 )
+from din.cli.doctor_network import (
+    check_announcements,
+    check_multicast,
+    check_ports,
+    check_unicast,
+)
 from din.cli.doctor_node import check_admission
+from din.cli.doctor_rows import Row, looked_at
+from din.cli.doctor_versions import check_own_clock, check_python, check_versions
 from din.cli.frame import Command, gateway_option, output_option, say, shout
+from din.cli.sources import SYSTEM_FILE, collect, load_gateway, load_node, user_file
 from din.errors import DinError
 
-EXIT_BAD: Final = 1
-MACHINE: Final[tuple[Callable[[], Check], ...]] = (
-    check_python,
-    check_memory,
-    check_backends,
-    check_sandbox,
-    check_accelerators,
-    check_temperature,
-    check_multicast,
+EXIT_FAILED: Final = 1
+MACHINE: Final[tuple[Row, ...]] = (
+    Row("python", check_python),
+    Row("versions", check_versions),
+    Row("memory", check_memory),
+    Row("backends", check_backends),
+    Row("sandbox", check_sandbox, 25.0, "fail", "python -m din.sandbox"),
+    Row("accelerators", check_accelerators),
+    Row("temperature", check_temperature),
+    Row("own clock", check_own_clock),
+    Row("multicast", check_multicast),
+    Row("announcements", check_announcements, 8.0),
+    Row("unicast", check_unicast),
 )
 COLUMNS: Final[tuple[Column[Check], ...]] = (
     Column("CHECK", lambda check: check.name),
@@ -58,9 +71,9 @@ COLUMNS: Final[tuple[Column[Check], ...]] = (
 @gateway_option
 @output_option
 def doctor(gateway: str | None, output: str) -> None:
-    """Test this machine, its network and who is let in. Exit code 1 when something is bad.
+    """Test this machine, its network and who is let in. Exit code 1 when a check fails.
 
-    Each fault comes with the one command that mends it or looks closer.
+    Each fault comes with the one command that mends it or looks closer. Nothing is changed.
     """
     checks = run_checks(gateway)
     document = {"schema": "din.doctor/1", "items": [check._asdict() for check in checks]}
@@ -68,29 +81,55 @@ def doctor(gateway: str | None, output: str) -> None:
     if output in ("table", "wide"):
         for check in checks:
             if check.fix:
-                tell = shout if check.state == "bad" else say
+                tell = shout if check.state == "fail" else say
                 tell(f"{check.name}: {check.fix}")
-    bad = [check.name for check in checks if check.state == "bad"]
-    if bad:
-        verb = "is" if len(bad) == 1 else "are"
-        say(f"{len(bad)} of {len(checks)} checks {verb} bad: {', '.join(bad)}")
-        raise click.exceptions.Exit(EXIT_BAD)
+    failed = [check.name for check in checks if check.state == "fail"]
+    if failed:
+        say(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}")
+        raise click.exceptions.Exit(EXIT_FAILED)
 
 
 def run_checks(gateway: str | None) -> list[Check]:
     """All checks; none of them raises."""
-    checks = [check() for check in MACHINE]
+    return looked_at(
+        (
+            Row("settings", check_settings),
+            *MACHINE,
+            Row("disk", _disks, late_fix="mount | grep -e nfs -e cifs -e fuse"),
+            Row("ports", check_ports),
+            Row("trust", _trust),
+            Row("admission", _admission, 20.0),
+            Row("gateway", partial(check_gateway, gateway), 15.0, "fail", "din down && din up"),
+        )
+    )
+
+
+def check_settings() -> Check:
+    """Whether the files and variables can be read; what else they say is shown by `din config`."""
     try:
-        checks.append(check_state())
-        found = places(os.environ)
-        place = gateway_place(found)
-        checks.append(check_insecure(place, os.environ))
-        checks.append(check_listening(place, os.environ))
-        checks.append(check_tls(place, os.environ))
+        load_gateway({}, os.environ)
+        load_node({}, os.environ)
+        warnings = collect("gateway", {}, os.environ).warnings
     except DinError as error:
-        # Settings that cannot be read: where everything is, is not known then.
-        return [*checks, Check("settings", "bad", error.message, "din config show")]
-    checks += check_places(found)
-    checks += check_admission(found)
-    checks += check_gateway(gateway)
-    return checks
+        return Check("settings", "fail", error.message, "din config show")
+    if warnings:
+        return Check("settings", "warn", "; ".join(warnings), "env | grep ^DIN_")
+    files = [str(each) for each in (SYSTEM_FILE, user_file(os.environ)) if each.is_file()]
+    return Check("settings", "ok", f"read: {', '.join(files) or 'no file, only defaults'}")
+
+
+def _disks() -> Iterator[Check]:
+    return check_disks(places(os.environ), Path(load_gateway({}, os.environ).state_dir))
+
+
+def _trust() -> Iterator[Check]:
+    found = places(os.environ)
+    place = gateway_place(found)
+    yield check_insecure(place, os.environ)
+    yield check_listening(place, os.environ)
+    yield check_tls(place, os.environ)
+    yield from check_places(found)
+
+
+def _admission() -> Iterator[Check]:
+    return check_admission(places(os.environ))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final
@@ -12,6 +13,7 @@ from din import version
 from din.cli.asking import ask
 from din.cli.check import Check, Place, running_gateway
 from din.cli.doctor_disk import CLOCK_FIX
+from din.cli.doctor_versions import node_versions_row
 from din.cli.node import insecure_names
 from din.cli.sources import collect, load_gateway, load_node
 from din.client.client import Client, decode_answer
@@ -19,14 +21,17 @@ from din.config import Section, is_loopback
 from din.domain.audit import AuditCheck
 from din.domain.keys import KeyList, KeyView
 from din.domain.views import GatewayView, ModelList, NodeList, SlicingCacheView
-from din.errors import Denied, DinError, Unauthenticated, Unreachable
+from din.errors import Denied, DinError, NotFound, Unauthenticated, Unreachable, UsageError
 from din.system.clock import wall_clock_ms
 
+ANSWER_MS: Final = 4000
+"""A gateway that has nothing to do but say that it lives takes milliseconds."""
 SKEW_WARN_S: Final = 60
 SKEW_BAD_S: Final = 600
 RECENTLY: Final = timedelta(days=7)
 """A key that was used so shortly before it expired is probably still shown by somebody."""
 NAMES_MAX: Final = 5
+NODES_ASKED_MAX: Final = 16
 HIT_RATIO_MIN: Final = 0.8
 LOOK_UPS_MIN: Final = 10
 """The first time that a model is cut is no hit: fewer look-ups say nothing."""
@@ -47,7 +52,7 @@ def check_listening(place: Place | None, environment: Mapping[str, str]) -> Chec
     shown = [f"{running.url} ({reach})", *running.tls_urls, *running.links]
     if is_loopback(host):
         return Check("listening", "ok", ", ".join(shown))
-    return Check("listening", "bad", ", ".join(shown), SECURE_FIX)
+    return Check("listening", "fail", ", ".join(shown), SECURE_FIX)
 
 
 def check_tls(place: Place | None, environment: Mapping[str, str]) -> Check:
@@ -74,11 +79,11 @@ def check_insecure(place: Place | None, environment: Mapping[str, str]) -> Check
             source = collect(section, {}, environment).values["insecure_network"].source
             seen = f"INSECURE: insecure_network is set for the {section} (by {source}): plain text"
             fix = f"unset {source}" if source in environment else _line_out(source)
-            return Check("insecure switches", "bad", seen, fix)
+            return Check("insecure switches", "fail", seen, fix)
     running = running_gateway(place) if place else None
     if running is not None and not is_loopback(urlsplit(running.url).hostname or ""):
         seen = "INSECURE: the gateway runs with --insecure-network: plain text, nobody is asked"
-        return Check("insecure switches", "bad", seen, SECURE_FIX)
+        return Check("insecure switches", "fail", seen, SECURE_FIX)
     return Check("insecure switches", "ok", "none is set")
 
 
@@ -103,12 +108,13 @@ def check_gateway(gateway: str | None) -> Iterator[Check]:
                 nodes = client.nodes()
                 yield nodes_row(nodes)
                 yield insecure_nodes_row(nodes)
+                yield _node_versions(client, nodes)
                 name = "api keys"
                 yield from _administrator_rows(client)
             except Denied as error:
                 yield Check(name, "warn", error.message, _key_fix(error))
     except DinError as error:
-        yield Check("gateway", "bad", error.message, gateway_fix(url, error))
+        yield Check("gateway", "fail", error.message, gateway_fix(url, error))
 
 
 def _key_fix(error: Denied) -> str:
@@ -121,6 +127,8 @@ def _key_fix(error: Denied) -> str:
 def gateway_fix(url: str, error: DinError) -> str:
     """Start one where none is; where another program or machine answers or should, look there."""
     parts = urlsplit(url)
+    if isinstance(error, UsageError):
+        return "din config show"  # a setting, not the gateway
     if not isinstance(error, Unreachable):
         if "date -u" in error.hint:
             return CLOCK_FIX
@@ -132,7 +140,8 @@ def gateway_fix(url: str, error: DinError) -> str:
 
 def check_clock(client: Client) -> Check:
     """This machine's clock against the gateway's, by the Date of an answer. Raises DinError."""
-    date = client.call("GET", "/v2/health/live").headers.get("date", "")
+    answer = client.call("GET", "/v2/health/live", timeout_ms=ANSWER_MS)
+    date = answer.headers.get("date", "")
     try:
         gateway_s = parsedate_to_datetime(date).timestamp()
     except ValueError:
@@ -148,7 +157,7 @@ def clock_row(skew_s: float) -> Check:
     seen = f"{abs(skew_s):.0f} s {way} the gateway's"
     if abs(skew_s) <= SKEW_WARN_S:
         return Check("clock", "ok", seen)
-    return Check("clock", "bad" if abs(skew_s) > SKEW_BAD_S else "warn", seen, CLOCK_FIX)
+    return Check("clock", "fail" if abs(skew_s) > SKEW_BAD_S else "warn", seen, CLOCK_FIX)
 
 
 def gateway_row(view: GatewayView, url: str) -> Check:
@@ -156,7 +165,7 @@ def gateway_row(view: GatewayView, url: str) -> Check:
     nodes = f"{view.nodes} node" + ("" if view.nodes == 1 else "s")
     seen = f"{view.cluster} at {url}, {nodes}, found by {view.discovery_mode}"
     if view.is_insecure_network:
-        return Check("gateway", "bad", f"{seen}, INSECURE: plain text off loopback", SECURE_FIX)
+        return Check("gateway", "fail", f"{seen}, INSECURE: plain text off loopback", SECURE_FIX)
     if view.version != version.__version__:
         seen += f"; it is version {view.version}, this is {version.__version__}"
         return Check("gateway", "warn", seen, f"pip install din-network=={view.version}")
@@ -169,7 +178,7 @@ def insecure_nodes_row(view: NodeList) -> Check:
     if not insecure:
         return Check("insecure nodes", "ok", "none")
     seen = f"INSECURE: plain text, nobody is asked, at {', '.join(insecure)}"
-    return Check("insecure nodes", "bad", seen, f"on the machine of {insecure[0]}: {JOIN_FIX}")
+    return Check("insecure nodes", "fail", seen, f"on the machine of {insecure[0]}: {JOIN_FIX}")
 
 
 def unsealed_row(view: ModelList) -> Check:
@@ -196,6 +205,18 @@ def nodes_row(view: NodeList) -> Check:
     if ready == len(nodes):
         return Check("nodes", "ok", seen)
     return Check("nodes", "warn", seen, "din node list")
+
+
+def _node_versions(client: Client, view: NodeList) -> Check:
+    """Lists hold no versions: each node is asked for, a few of many."""
+    nodes = [node for node in view.items if not node.is_revoked]
+    found: dict[str, str] = {}
+    for node in nodes[:NODES_ASKED_MAX]:
+        with suppress(NotFound):  # it was forgotten just now
+            profile = client.node(node.node_id).profile
+            if profile is not None:
+                found[node.name] = profile.versions.get("din", "none")
+    return node_versions_row(found, len(nodes))
 
 
 def require_key_row(view: GatewayView) -> Check:
@@ -267,7 +288,7 @@ def audit_row(check: AuditCheck) -> Check:
     if check.is_whole:
         seen = f"lines {check.first_seq} to {check.last_seq} are whole, head {check.head_sha256}"
         return Check("audit log", "ok", seen)
-    return Check("audit log", "bad", f"not whole: {check.problems[0]}", "din audit verify")
+    return Check("audit log", "fail", f"not whole: {check.problems[0]}", "din audit verify")
 
 
 def _shortened(names: list[str]) -> list[str]:

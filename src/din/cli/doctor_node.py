@@ -36,13 +36,13 @@ def _check_node(place: Place) -> Iterator[Check]:
     try:
         urls = read_membership(place.trust).gateways
     except DinError as unread:
-        yield Check(name, "bad", unread.message, f"ls -l {place.trust}")
+        yield Check(name, "fail", unread.message, f"ls -l {place.trust}")
         return
     for url in urls:
         try:
             view = _asked(url, place.trust)
         except DinError as error:
-            failed = Check(name, "bad", error.message, _fix(place, url, error))
+            failed = Check(name, "fail", error.message, _fix(place, url, error))
             continue
         yield Check(name, "ok", f"{url} takes its certificate")
         yield from _check_links(place, view)
@@ -87,4 +87,6 @@ def _check_links(place: Place, view: GatewayView) -> Iterator[Check]:
             return
     ports = "/".join(str(port) for port in sorted({port for _, port in away}))
     seen = f"TCP {shown} does not answer: no slice can run here"
-    yield Check(name, "bad", seen, f"let TCP {ports} through the firewall of the gateway's machine")
+    yield Check(
+        name, "fail", seen, f"let TCP {ports} through the firewall of the gateway's machine"
+    )
