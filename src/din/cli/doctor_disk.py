@@ -29,7 +29,7 @@ MIB: Final = 1024 * 1024
 def check_disks(found: list[Place], state: Path) -> Iterator[Check]:
     """Whether state directories and temporary files can be written and have room; a file system
     that several share is looked at once. None of them raises."""
-    folders = {"state": state, "temporary files": Path(tempfile.gettempdir())}
+    folders = {"state": state, "temporary files": _temporary()}
     folders |= {each.name: each.folder for each in found if each.role == "node"}
     seen_before: set[int] = set()
     for name, folder in folders.items():
@@ -38,6 +38,12 @@ def check_disks(found: list[Place], state: Path) -> Iterator[Check]:
         if name in ("state", "temporary files") or device not in seen_before:
             yield check_disk(name, folder, there)
         seen_before.add(device)
+
+
+def _temporary() -> Path:
+    """As it was wished: programs pass over a place that takes nothing, and do not say so. Raises
+    FileNotFoundError where they would find none."""
+    return Path(os.environ.get("TMPDIR") or tempfile.gettempdir()).absolute()
 
 
 def check_disk(name: str, folder: Path, there: Path) -> Check:

@@ -88,7 +88,7 @@ def check_announcements() -> Check:
         urls = ", ".join((*found.gateway.tls_urls, *found.gateway.urls)[:DIALLED_MAX])
         seen = f"a gateway of cluster {config.cluster} announces itself at {urls}"
         return Check("announcements", "ok", seen)
-    if " failed: " in found.reason:
+    if "already in use" in found.reason:
         return Check("announcements", "warn", found.reason, "ss -lunp 'sport = :5353'")
     return Check("announcements", "warn", found.reason, MULTICAST_FIX)
 
