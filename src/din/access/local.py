@@ -4,12 +4,14 @@ one: a browser does what any web page asks of it, and a proxy what anybody in it
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 
 _BY_PROXIES: Final = (b"forwarded", b"x-forwarded-for")
 _OTHER_SITES: Final = (b"cross-site", b"same-site")
 SHOWN_MAX: Final = 80
+HOSTS_KEPT: Final = 64
 
 
 def passed_on(headers: Mapping[bytes, bytes], *, is_here: bool) -> str:
@@ -29,6 +31,7 @@ def passed_on(headers: Mapping[bytes, bytes], *, is_here: bool) -> str:
     return ""
 
 
+@lru_cache(maxsize=HOSTS_KEPT)  # each request names one, nearly always the same
 def _is_own(host: str) -> bool:
     name = host.partition("]")[0].removeprefix("[") if host[0] == "[" else host.partition(":")[0]
     if name.lower() == "localhost":
