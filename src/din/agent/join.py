@@ -156,6 +156,13 @@ class Joiner:
             self._client.reset()
         self._woken.set()
 
+    @property
+    def gateway_url(self) -> str:
+        """Where the node is registered now; empty = nowhere."""
+        member = self._member
+        is_member = member is not None and member.client is self._client
+        return member.joined.gateway_url if member is not None and is_member else ""
+
     async def stop(self) -> None:
         """Say goodbye and end `run`. Never raises; takes at most a second."""
         self._is_stopping = True

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -36,13 +35,15 @@ from din.agent.profile import (
 from din.agent.router import Router
 from din.agent.sensor_news import SensorNews
 from din.agent.slices import Slices
+from din.agent.socket_path import socket_path
+from din.agent.standing import told
 from din.agent.trust import NodeTrust, open_trust
 from din.agent.unsealer import Unsealer
 from din.agent.way_news import WayNews
 from din.agent.zygote import Zygote
 from din.config import NodeConfig
 from din.domain.node import NodeHealth, NodeProfile
-from din.errors import DeadlineExceeded, Denied, DinError
+from din.errors import DeadlineExceeded, DinError
 from din.execution.events import SliceKey
 from din.system.bound import Bound, write_bound
 from din.system.descriptors import raise_limit
@@ -51,6 +52,7 @@ from din.system.lines import unblock_stderr
 from din.system.log import is_read_by_a_person
 from din.system.memory import give_memory_back
 from din.system.network import AddressWatch
+from din.system.notify import ServiceManager
 from din.system.privacy import hide
 from din.system.sensors import Sensors
 from din.system.signals import stop_signals
@@ -65,8 +67,6 @@ GRACE_S: Final = 10.0
 """Accepted work may take so long after a stop was asked for."""
 TRIM_AFTER_S: Final = 5.0
 """By then a node has joined, as a rule."""
-SOCKET_PATH_BYTES_MAX: Final = 60
-"""Not the kernel's limit (107): the path also travels in the registration, which is short."""
 
 
 class Agent:
@@ -168,6 +168,11 @@ class Agent:
         if sensor and not os.access(sensor, os.R_OK):
             warning = f"temperature sensor {sensor} cannot be read, the temperature stays unknown"
             self._log.report("sensor_warning", warning=warning)
+
+    @property
+    def gateway_url(self) -> str:
+        """Where the node is registered now; empty = nowhere."""
+        return self._joiner.gateway_url
 
     async def run(self) -> None:
         """Until `stop`. Raises DinError when this node can never join as it is configured."""
@@ -334,30 +339,9 @@ def interface_patterns(config: NodeConfig) -> tuple[tuple[str, ...], tuple[str, 
     return config.interfaces_allowed, config.interfaces_denied
 
 
-def socket_path(state_dir: Path, node_id: str) -> Path:
-    """Where this node listens for peers on the same host: in its state directory, or, where that
-    path is too long, in a directory of this user. Raises Denied when that belongs to another."""
-    path = state_dir / "node.sock"
-    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
-        return path
-    runtime = os.environ.get("XDG_RUNTIME_DIR") or ""
-    folder = (
-        Path(runtime) / "din" if runtime else Path(tempfile.gettempdir()) / f"din-{os.getuid()}"
-    )
-    if len(os.fsencode(folder)) > SOCKET_PATH_BYTES_MAX - 22:
-        folder = Path("/tmp") / f"din-{os.getuid()}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise Denied(
-            f"{folder} is open to other users, so no socket is put there",
-            hint=f"remove it, or run: chmod 700 {folder}",
-        )
-    return folder / f"{node_id}.sock"
-
-
 async def serve(config: NodeConfig) -> None:
     """Run one node until a signal. Raises DinError."""
+    manager = ServiceManager(os.environ)
     check_host(config, has_joined=has_joined(Path(config.state_dir) / FOLDER))
     with claim_directory(Path(config.state_dir), f"din node {config.name}") as claim:
         identity = claim.next_identity(stride=NODE_STRIDE)
@@ -371,11 +355,17 @@ async def serve(config: NodeConfig) -> None:
         profile = make_profile(config, identity, found, (), has_joined=trust is not None)
         agent = Agent(config, identity, sensors, profile, trust)
         loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            manager.stopping()
+            agent.stop()
+
         for number in stop_signals():
-            loop.add_signal_handler(number, agent.stop)
+            loop.add_signal_handler(number, stop)
         sensors.start()
         try:
-            await agent.run()
+            async with told(manager, lambda: agent.gateway_url):
+                await agent.run()
         finally:
             sensors.stop()
 

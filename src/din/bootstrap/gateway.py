@@ -29,6 +29,7 @@ from din.bootstrap.access import Access, open_access
 from din.bootstrap.log import Log
 from din.bootstrap.own_node import settle_own_node
 from din.bootstrap.reach import CertifiedHosts, Reach
+from din.bootstrap.running import Served, run
 from din.config import GatewayConfig, check_gateway_network, is_loopback, received_config
 from din.discovery.membership import Membership
 from din.discovery.schedule import BeatSchedule
@@ -45,12 +46,12 @@ from din.placement.policy import policy_of
 from din.store.sqlite import SqliteStore
 from din.system.clock import fine_monotonic_ms, monotonic_ms, wall_clock_iso, wall_clock_ms
 from din.system.descriptors import raise_limit
-from din.system.identity import Identity, claim_directory, start_error
+from din.system.identity import Identity, start_error
 from din.system.lines import unblock_stderr
 from din.system.memory import give_memory_back, resident_bytes
 from din.system.network import AddressWatch
+from din.system.notify import ServiceManager
 from din.system.privacy import hide
-from din.system.signals import stop_signals
 from din.transport.datagram import DatagramServer
 from din.transport.limits import LinkLimits
 from din.transport.server import LinkServer
@@ -81,7 +82,7 @@ def main() -> int:
         config = received_config(GatewayConfig, os.environ)
         check_gateway_network(config)
         raise_limit()
-        asyncio.run(_run(config))
+        asyncio.run(run(config, ServiceManager(os.environ), _serve))
     except (DinError, OSError) as fault:
         error = start_error(fault)
         sys.stderr.write(f"error: {error.message}\nhint: {error.hint}\n")
@@ -91,35 +92,13 @@ def main() -> int:
     return 0
 
 
-async def _run(config: GatewayConfig) -> None:
-    log = Log("gateway")
-    state = Path(config.state_dir)
-    with claim_directory(state, "din gateway") as claim:
-        identity = claim.next_identity()
-        for warning in identity.warnings:
-            log("identity", warning=warning)
-        async with contextlib.AsyncExitStack() as stack:
-            stop = _stop_signal()
-            await _serve(config, identity, state, log, stack)
-            await stop.wait()
-            log("stopping")
-    log("stopped")
-
-
-def _stop_signal() -> asyncio.Event:
-    stop = asyncio.Event()
-    for number in stop_signals():
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return stop
-
-
 async def _serve(
     config: GatewayConfig,
     identity: Identity,
     state: Path,
     log: Log,
     stack: contextlib.AsyncExitStack,
-) -> None:
+) -> Served:
     sock = _bound(config, config.plain_host, config.port, stack)
     trust, secure = _secured(config, identity, state, log, stack)
     store = SqliteStore(state / "store.sqlite", wall_clock_ms)
@@ -157,6 +136,7 @@ async def _serve(
     log(
         "ready", url=reach.url, cluster=config.cluster, gateway_id=identity.node_id, pid=os.getpid()
     )
+    return Served(reach.url, lambda: len(gateway.fleet.fleet_nodes()))
 
 
 def _take_links(
