@@ -182,6 +182,10 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     insecure: Annotated[
         bool, Meta(description="run workers even where nothing on this machine confines them")
     ] = False
+    backends: Annotated[
+        tuple[Label, ...],
+        Meta(max_length=16, description="engines to offer, and no others; empty = all that work"),
+    ] = ()
     interfaces_allowed: Annotated[
         Patterns,
         Meta(description="interfaces whose addresses others are told, such as eth*, and no others"),

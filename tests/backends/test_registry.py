@@ -29,7 +29,11 @@ def test_an_unknown_backend_is_named_with_the_known_ones():
 
 
 def test_a_backend_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
-    entry = BackendEntry("din.backends.no_such_module", ("no-such-package",))
+    entry = BackendEntry(
+        module="din.backends.no_such_module",
+        packages=("no-such-package",),
+        imports="no_such_library",
+    )
     monkeypatch.setitem(registry.BACKENDS, "ghost", entry)
     assert "ghost" not in detect_backends()
     with pytest.raises(UsageError, match="ghost") as caught:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from din.backends.registry import BACKENDS
 from din.config import NodeConfig, default_node_name
 from din.domain.device import parse_device_type
 from din.domain.node import NodeId, NodeProfile
@@ -72,7 +71,6 @@ def make_profile(
             if config.gpu_memory_mib is not None
             else found.accelerator_memory_mib
         ),
-        backends=tuple(each for each in found.backends if each in BACKENDS),
         versions=found.versions,
         labels=_labels(config),
         addresses=addresses,

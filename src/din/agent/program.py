@@ -19,6 +19,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from din.agent.addresses import OwnAddresses
+from din.agent.engines import Engines
 from din.agent.executor import Executor
 from din.agent.files import SliceFiles
 from din.agent.join import Joined, Joiner
@@ -87,6 +88,7 @@ class Agent:
         self._sensors, self._profile = sensors, profile
         self._log = Log(is_plain=is_read_by_a_person())
         report = self._log.report
+        self._engines = Engines(config.backends, Path(config.state_dir), report, self._tell)
         self._sensor_news = SensorNews(sensors.troubles, report)
         self._random = Random()
         self._addresses = self._make_addresses()
@@ -195,6 +197,7 @@ class Agent:
         await self._warm_up()
         if self._trust is not None:
             self._trust.start(self._joiner.look_again)
+        asking = self._loop.create_task(self._ask_engines())
         joining = self._loop.create_task(self._joiner.run())
         stopping = self._loop.create_task(self._stop.wait())
         try:
@@ -203,10 +206,16 @@ class Agent:
                 joining.result()  # raises: without `stop` it ends by an error only
             await self._leave()
         finally:
-            for task in (joining, stopping):
+            for task in (asking, joining, stopping):
                 task.cancel()
-            await asyncio.gather(joining, stopping, return_exceptions=True)
+            await asyncio.gather(asking, joining, stopping, return_exceptions=True)
             await self._close()
+
+    async def _ask_engines(self) -> None:
+        """While it joins; the gateway is told again when an engine is not what it seemed."""
+        machine = f"{self._profile.fingerprint_sha256} {self._profile.accelerator or ''}"
+        if await self._engines.ask(machine):
+            self._joiner.look_again()
 
     async def _warm_up(self) -> None:
         """A node that held slices will be asked for some again: load the engine meanwhile."""
@@ -238,12 +247,14 @@ class Agent:
     # What the joiner asks.
 
     def _current_profile(self) -> NodeProfile:
-        return replace(self._profile, addresses=self._addresses.current)
+        profile = replace(self._profile, addresses=self._addresses.current)
+        return self._engines.shown(profile)
 
     def _health(self) -> NodeHealth:
         now_ms = self._loop.time() * 1000
         self._sensor_news.look(now_ms)
         self._way_news.look(now_ms)
+        self._engines.look(now_ms)
         return self._sensors.health(self._executor.queue_length)
 
     def _on_joined(self, joined: Joined) -> None:

@@ -1,5 +1,9 @@
 """What an engine offers to the worker that holds it. numpy is the common tongue.
 
+describe -> what this machine's library has; supports -> whether it would take a slice; load -> a
+session, which runs until it is unloaded. A backend is a module of this room; `registry` knows them
+all without importing one.
+
 Arrays for words that numpy lacks (BF16, FP8) are raw bits in UINT16 or UINT8 arrays; BYTES tensors
 are object arrays of `bytes`.
 """
@@ -11,6 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from din.domain.engine import EngineFacts
+from din.domain.support import Lack, Needs
 from din.domain.tensor import TensorSpec
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -52,15 +58,39 @@ class Session(Protocol):
         ...
 
 
+class EngineSession(Session, Protocol):
+    """A model in an engine."""
+
+    @property
+    def engine(self) -> str:
+        """What runs it, for the node's log: engine, version, device, and what was given up."""
+        ...
+
+    def unload(self) -> None:
+        """Give the model's memory back; nothing else may be called afterwards. A worker is unloaded
+        by its end."""
+        ...
+
+
 class Backend(Protocol):
     """A module of this room, found through `registry`."""
 
+    def describe(self) -> EngineFacts:
+        """Ask the library for its version and devices. It may hang or kill the process: call it in
+        one of its own (`asking`). Raises ImportError or what the library raises."""
+        ...
+
+    def supports(self, needs: Needs) -> tuple[Lack, ...]:
+        """What is known not to run of a slice; nothing = the engine has the last word."""
+        ...
+
     def load(
         self, model: bytes, options: Mapping[str, str], weights: Mapping[str, memoryview]
-    ) -> Session:
+    ) -> EngineSession:
         """Tensors of the model whose data lie elsewhere name one of `weights` as their location;
         those need not stay when this has returned.
 
-        Raises BadModel for a file that cannot be used and UsageError for a bad option.
+        Raises BadModel for a file that cannot be used, UsageError for a bad option, Unavailable for
+        a device that this node lacks, MemoryError.
         """
         ...

@@ -17,6 +17,8 @@ import onnxruntime as ort
 
 from din.backends.contract import Array
 from din.backends.options import check_backend_options
+from din.domain.engine import EngineFacts
+from din.domain.support import ONNXRUNTIME, Engine, Lack, Needs, lacks
 from din.domain.tensor import BYTES, Dim, TensorSpec, is_symbol
 from din.errors import BadModel, BadTensor, ExecutionFailed
 
@@ -63,6 +65,19 @@ _OF_THIS_NODE: Final = re.compile(
 )
 
 ort.set_default_logger_severity(4)
+
+
+def describe() -> EngineFacts:
+    """See `contract.Backend.describe`."""
+    devices = tuple(
+        each.removesuffix("ExecutionProvider") for each in ort.get_available_providers()
+    )
+    return EngineFacts(backend=ONNXRUNTIME, version=ort.__version__, devices=devices)
+
+
+def supports(needs: Needs) -> tuple[Lack, ...]:
+    """See `contract.Backend.supports`."""
+    return tuple(lacks(needs, Engine(ONNXRUNTIME, ort.__version__)))
 
 
 def load(
@@ -138,6 +153,7 @@ class OnnxSession:
 
     def __init__(self, session: ort.InferenceSession) -> None:
         self._session = session
+        self._providers = tuple(session.get_providers())
         self._input_types = {each.name: each.type for each in session.get_inputs()}
         self._output_types = {each.name: each.type for each in session.get_outputs()}
         self._inputs = tuple(_spec(each) for each in session.get_inputs())
@@ -149,6 +165,18 @@ class OnnxSession:
         self._bindings: dict[tuple[object, ...], Any] = {}
         self._last_values: list[Any] = []
         self._may_bind_targets = True
+
+    @property
+    def engine(self) -> str:
+        """Engine, version and providers."""
+        providers = [each.removesuffix("ExecutionProvider") for each in self._providers]
+        return f"onnxruntime {ort.__version__} ({', '.join(providers)})"
+
+    def unload(self) -> None:
+        """See `contract.EngineSession.unload`."""
+        self._bindings.clear()
+        self._last_values = []
+        del self._session
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

@@ -195,6 +195,7 @@ def _profile_facts(view: NodeView) -> list[tuple[str, str]]:
         ("instructions", " ".join(profile.cpu_isa)),
         ("accelerator", accelerator),
         ("backends", ", ".join(profile.backends) or "none"),
+        *(("engine", f"{each}; {each.hint}" if each.hint else str(each)) for each in view.engines),
         ("versions", ", ".join(f"{name} {text}" for name, text in profile.versions.items())),
         ("labels", ", ".join(f"{name}={text}" for name, text in profile.labels.items())),
         ("addresses", "\n".join(profile.addresses)),

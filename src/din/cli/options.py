@@ -184,6 +184,13 @@ def _joining_options(function: Function) -> Function:
     return _apply(
         function,
         (
+            click.option(
+                "--backend",
+                "backends",
+                multiple=True,
+                metavar="NAME",
+                help="Offer this engine only; else all that work here. Repeatable.",
+            ),
             click.option("--host", metavar="ADDRESS", help="Address for peers; 127.0.0.1."),
             click.option("--port", type=int, help="Port for peers; 8080, 0 = any free one."),
             click.option(

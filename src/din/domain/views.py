@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from din.domain.cuts import CutChoice, CutTable, CutWay
 from din.domain.deployment import DeploymentState
 from din.domain.encoding import PrecisionCheck, RewriteCheck
+from din.domain.engine import EngineFacts
 from din.domain.model import EXTERNAL_FILES_MAX, CutFacts, Edge, ModelManifest, Slice, SliceKind
 from din.domain.node import NodeHealth, NodeProfile, NodeStatus
 from din.domain.plan import Plan
@@ -56,6 +57,8 @@ class NodeView(Struct, frozen=True, kw_only=True):
     address: str = ""
     profile: NodeProfile | None = None
     """Only in `inspect`."""
+    engines: tuple[EngineFacts, ...] = ()
+    """Those that it has, usable or not; only in `inspect`."""
     warnings: tuple[str, ...] = ()
     is_draining: bool = False
     """An operator wants it empty, whatever its status is."""

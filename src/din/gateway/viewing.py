@@ -39,6 +39,7 @@ def node_view(
         slices=_slices_on(gateway, profile.node_id),
         address=next((each for each in profile.addresses if each.startswith("tcp:")), ""),
         profile=profile if is_whole else None,
+        engines=gateway.links.engines.of(profile.node_id) if is_whole else (),
         warnings=gateway.fleet.warnings_of(profile.node_id),
         is_draining=gateway.drains.is_leaving(profile.node_id),
         is_drain_forced=gateway.drains.is_forced(profile.node_id),

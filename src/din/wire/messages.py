@@ -12,6 +12,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from din.domain.deployment import Epoch, Route
+from din.domain.engine import EngineFacts
 from din.domain.model import Edge, Slice
 from din.domain.request import SliceTiming
 from din.domain.tensor import TensorMeta
@@ -273,6 +274,13 @@ class Measured(Message, frozen=True, array_like=True, tag="MEASURED"):
     ways: tuple[MeasuredWay, ...]
 
 
+class EngineNews(Message, frozen=True, array_like=True, tag="ENGINES"):
+    """Agent -> gateway: every engine that it has or was told to have, and which of them cannot be
+    used and why; it replaces what was said before."""
+
+    engines: tuple[EngineFacts, ...]
+
+
 class Bye(Message, frozen=True, array_like=True, tag="BYE"):
     """Orderly end: the sender is stopping and wants no blame for closing."""
 
@@ -302,13 +310,14 @@ AnyMessage = (
     | WorkerDied
     | ThrownOut
     | Measured
+    | EngineNews
     | Bye
 )
 
 URGENT_KINDS: Final = (
     Ping, Pong, Accepted, Failed, BusyNode, Cancel, Prepared, PrepareFailed, Prepare, Renew,
     Unload, Offer, Revoke, Revoked, WorkerDied, ThrownOut,
-    Measured, Bye,
+    Measured, EngineNews, Bye,
 )  # fmt: skip
 """Kinds that travel on the urgent lane; Run and Result do too when their body is small."""
 

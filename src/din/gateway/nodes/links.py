@@ -17,6 +17,7 @@ from din.config import is_loopback
 from din.domain.node import NodeId
 from din.errors import Busy, DinError, Unreachable
 from din.flow.seldom import Seldom
+from din.gateway.nodes.engine_book import EngineBook
 from din.gateway.requests.direct import DirectWorkers
 from din.gateway.requests.relay import Relay
 from din.observability.printable import SAID_CHARACTERS_MAX, one_line
@@ -27,6 +28,7 @@ from din.wire.messages import (
     Accepted,
     AnyMessage,
     BusyNode,
+    EngineNews,
     Failed,
     Measured,
     MeasuredWay,
@@ -86,6 +88,7 @@ class NodeLinks:
 
     def __init__(self, report: Report, *, takes_workers: bool = True) -> None:
         self._takes_workers = takes_workers
+        self.engines = EngineBook()
         self._links: dict[str, Link] = {}
         self._numbers: dict[Link, int] = {}
         self._count = 0
@@ -218,6 +221,8 @@ class NodeLinks:
                 self._who().prepared(node_id, message)
             case Measured():
                 self._who().measured(node_id, message)
+            case EngineNews():
+                self.engines.heard(node_id, message)
             case PrepareFailed():
                 self._who().prepare_failed(node_id, _cut(message))
             case Offer():
