@@ -199,6 +199,15 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory_mib: Annotated[
         Mebibytes | None, Meta(description="memory to offer; null = all there is")
     ] = None
+    worker_memory_factor: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1000,
+            description="a worker may take so many times the memory that its slice needs, and "
+            "256 MiB more; 0 = as much as the machine has",
+        ),
+    ] = 4.0
     slice_quota_mib: Annotated[
         int, Meta(ge=1, le=2**24, description="disk that files of slices may take")
     ] = 16384

@@ -511,6 +511,40 @@ def test_weights_in_a_file_of_their_own_are_loaded_with_the_model(
     play(story)
 
 
+def test_a_worker_that_grows_beyond_its_limit_fails_that_run_in_words_and_lives(
+    tmp_path: Path, models: ModuleType
+):
+    """T61: no run of one slice may take the memory of the whole board."""
+
+    async def story(it: Bench) -> None:
+        from onnx import TensorProto, helper
+
+        shape = helper.make_tensor("shape", TensorProto.INT64, [2], [1 << 14, 1 << 14])
+        nodes = [
+            helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0),
+            helper.make_node("Expand", ["m", "shape"], ["wide"]),  # 1 GiB
+            helper.make_node("Gather", ["wide", "index"], ["row"], axis=0),
+        ]
+        index = helper.make_tensor("index", TensorProto.INT64, [1], [0])
+        data = models.model(
+            nodes, [("x", TensorProto.FLOAT, (1, 4))], [("row", TensorProto.FLOAT, None)],
+            initializer=[shape, index],
+        )  # fmt: skip
+        file = tmp_path / "model.onnx"
+        file.write_bytes(data)
+        pool = it.pool()
+        options = {"optimisation": "off", "threads": "1"}
+        await pool.start(a_slice(), [file], 1, options, wants_direct=False, memory_mib_max=300)
+        channel = pool.pick()
+        assert channel is not None
+        for _ in range(2):
+            with pytest.raises(ExecutionFailed, match="more than the 300 MiB that its worker"):
+                await ask(channel, (X4, struct.pack("<4f", 1, 1, 1, 1)))[1]
+        assert pool.restarts == 0
+
+    play(story)
+
+
 def test_loading_has_a_time_limit(tmp_path: Path, models: ModuleType):
     async def story(it: Bench) -> None:
         file = tmp_path / "model.onnx"

@@ -123,6 +123,8 @@ def test_a_zone_that_never_answers_holds_up_neither_start_nor_beats(tmp_path: Pa
     temp = zone(tmp_path, 0, "cpu-thermal", "")
     temp.unlink()
     os.mkfifo(temp)  # opening it blocks until somebody writes
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemAvailable:    2048 kB\n")
     sensors = Sensors(SensorSettings(), root=tmp_path)
     sensors.start()
     try:
@@ -165,7 +167,7 @@ def test_a_machine_without_sensors_says_so_by_null(tmp_path: Path) -> None:
     sensors = Sensors(SensorSettings(), root=tmp_path)
     health = sensors.health(3)
     assert health.cpu_percent is None
-    assert health.memory_mib_free is not None
+    assert health.memory_mib_free is None
     rest = NodeHealth(memory_mib_free=health.memory_mib_free, queue_length=3)
     assert health == rest
 

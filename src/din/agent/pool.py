@@ -127,6 +127,7 @@ class WorkerPool:
         backend_options: dict[str, str],
         *,
         wants_direct: bool,
+        memory_mib_max: int = 0,
     ) -> Loaded:
         """Load the slice in `workers` workers and keep that many alive; the first one's facts.
 
@@ -138,7 +139,8 @@ class WorkerPool:
                 f"{workers} workers for slice {slice_.name!r} are not possible",
                 hint=f"between 1 and {WORKERS_MAX}",
             )
-        recipe = _Recipe(slice_, tuple(map(str, artifact_paths)), backend_options, wants_direct)
+        paths = tuple(map(str, artifact_paths))
+        recipe = _Recipe(slice_, paths, backend_options, wants_direct, memory_mib_max)
         loop = asyncio.get_running_loop()
         launches = [loop.create_task(self._launch(recipe)) for _ in range(workers)]
         try:
@@ -267,6 +269,7 @@ class WorkerPool:
                 channels=(layout,) * (1 + recipe.wants_direct),
                 adapter=slice_.adapter,
                 title=f"din worker {slice_.name}",
+                memory_mib_max=recipe.memory_mib_max,
             )
             process = await self._zygote.fork(
                 order, given, lambda reason: self._on_exit(worker, reason)
@@ -341,6 +344,7 @@ class _Recipe(Struct, frozen=True):
     artifact_paths: tuple[str, ...]
     backend_options: dict[str, str]
     wants_direct: bool
+    memory_mib_max: int
 
 
 def _on_loaded(worker: _Worker, message: Loaded | LoadFailed) -> None:

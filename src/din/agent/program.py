@@ -19,6 +19,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from din.agent.addresses import OwnAddresses
+from din.agent.admission import Admission
 from din.agent.engines import Engines
 from din.agent.executor import Executor
 from din.agent.files import SliceFiles
@@ -48,6 +49,7 @@ from din.errors import DeadlineExceeded, DinError
 from din.execution.events import SliceKey
 from din.system.bound import Bound, write_bound
 from din.system.descriptors import raise_limit
+from din.system.headroom import read_headroom
 from din.system.identity import NODE_STRIDE, Identity, claim_directory, start_error
 from din.system.lines import unblock_stderr
 from din.system.log import is_read_by_a_person
@@ -111,7 +113,7 @@ class Agent:
             files=files,
             unsealer=self._unsealer,
             tell=self._tell,
-            memory_free=lambda: sensors.health(0).memory_mib_free,
+            admission=Admission(read_headroom, profile.memory_mib, config.worker_memory_factor),
             report=report,
         )
         self._router = Router(

@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
+from din.agent.admission import Admission
 from din.agent.executor import Executor
 from din.agent.files import SliceFiles
 from din.agent.leasing import LeaseWatch, over_error
@@ -26,7 +27,7 @@ from din.agent.pool import WorkerPool, open_paths
 from din.agent.unsealer import NO_FILE, Unsealer
 from din.agent.zygote import Zygote
 from din.domain.node import SLICES_HELD_MAX
-from din.errors import Conflict, DeadlineExceeded, DinError, Internal, TooLarge, Unavailable
+from din.errors import Conflict, DeadlineExceeded, DinError, Internal, TooLarge
 from din.execution.events import SliceKey, SliceLoaded, SliceUnloaded
 from din.system.descriptors import close_all
 from din.wire.messages import (
@@ -40,13 +41,7 @@ from din.wire.messages import (
 )
 from din.wire.worker import ArenaLayout, Loaded
 
-"""As many as one model may have: a single node can hold any model that it has memory for."""
-MEMORY_MIB_KEPT: Final = 64
-"""Memory that loading leaves to the rest of the machine."""
-
 Report = Callable[..., None]
-MemoryFree = Callable[[], int | None]
-"""MiB that a new process could take; None = not known."""
 
 
 class Teller(Protocol):
@@ -84,7 +79,7 @@ class Slices:
         files: SliceFiles,
         unsealer: Unsealer,
         tell: Teller,
-        memory_free: MemoryFree,
+        admission: Admission,
         report: Report,
     ) -> None:
         self._zygote = zygote
@@ -96,7 +91,7 @@ class Slices:
         self._unsealer = unsealer
         self._leases = LeaseWatch(self._lease_over)
         self._tell = tell
-        self._memory_free = memory_free
+        self._admission = admission
         self._report = report
         self._held: dict[SliceKey, _Held] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -142,6 +137,7 @@ class Slices:
         self._leases.end(key)
         if held.loaded is None:
             self._forget(key)
+            self._admission.release(key)
             if held.task is not None:
                 held.task.cancel()
         else:
@@ -211,7 +207,7 @@ class Slices:
 
     async def _load(self, key: SliceKey, held: _Held) -> Loaded:
         order = held.order
-        self._check_memory(order)
+        self._admission.claim(key, order)
         paths = await self._files.use(order.slice.artifacts, order.artifact_url)
         pool = WorkerPool(
             self._zygote,
@@ -221,9 +217,14 @@ class Slices:
         )
         held.pool = pool
         try:
-            self._check_memory(order)
+            self._admission.claim(key, order)  # fetching may have taken minutes
             loaded = await pool.start(
-                order.slice, paths, order.workers, order.backend_options, wants_direct=True
+                order.slice,
+                paths,
+                order.workers,
+                order.backend_options,
+                wants_direct=True,
+                memory_mib_max=self._admission.limit_mib(order),
             )
         except BaseException:
             held.pool = None
@@ -238,6 +239,7 @@ class Slices:
             load_ms=round(loaded.load_ms, 1),
             memory_mib=loaded.memory_mib,
         )
+        self._admission.settle(key, order, loaded.memory_mib)
         return loaded
 
     async def _open_files(self, key: SliceKey, held: _Held, paths: tuple[str, ...]) -> list[int]:
@@ -277,19 +279,9 @@ class Slices:
             )
         )
 
-    def _check_memory(self, order: Prepare) -> None:
-        """T61: a slice that does not fit is refused before the machine swaps or kills."""
-        free_mib = self._memory_free()
-        needed_mib = order.slice.memory_mib * order.workers
-        if free_mib is not None and needed_mib + MEMORY_MIB_KEPT > free_mib:
-            raise Unavailable(
-                f"slice {order.slice.name!r} needs {needed_mib} MiB of memory for {order.workers} "
-                f"workers, {free_mib} MiB are free and {MEMORY_MIB_KEPT} of them are kept",
-                hint="use fewer workers, cut the model smaller, or free memory on the node",
-            )
-
     def _give_up(self, key: SliceKey, held: _Held, error: DinError) -> None:
         if held.loaded is None:
+            self._admission.release(key)
             if self._held.get(key) is held:
                 self._forget(key)
                 self._leases.end(key)
@@ -307,6 +299,7 @@ class Slices:
     async def _leave(self, key: SliceKey, held: _Held, pool: WorkerPool) -> None:
         await self._offers.revoke(key)
         await pool.stop()
+        self._admission.release(key)
         self._executor.bury_workers("its slice was unloaded")
         self._files.release(held.order.slice.artifacts)
         self._report("slice_unloaded", slice=held.order.slice.name)

@@ -40,7 +40,8 @@ def _nodes(part: SliceView) -> str:
 
 def _replica(replica: ReplicaView) -> str:
     if replica.state == "ready":
-        return replica.node
+        taken = f" ({mebibytes(replica.memory_mib)})" if replica.memory_mib is not None else ""
+        return replica.node + taken
     state = "loading" if replica.state == "assigned" else replica.state
     return f"{replica.node} ({state})"
 

@@ -1,6 +1,7 @@
-"""How much memory a slice is expected to take, before it is measured.
+"""How much memory a slice is expected to take, before it is measured and after.
 
     memory of a slice = 40 MiB + 2.5 x weights + 1.5 x peak of live values
+    once measured     = what a loaded worker took + what two requests take of its arena
 
 40 MiB is a worker before it holds a model; 2.5 is what ONNX Runtime with all optimisations was
 measured to take per byte of weights (reordered copies); 1.5 is its arena's slack.
@@ -8,8 +9,11 @@ measured to take per byte of weights (reordered copies); 1.5 is its arena's slac
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, prod
 from typing import Final
+
+from din.domain.model import Slice
+from din.domain.tensor import DTYPE_BYTES, TensorSpec
 
 WORKER_BASE_MIB: Final = 40
 SLICE_BASE_MIB: Final = WORKER_BASE_MIB + 1
@@ -18,6 +22,8 @@ WEIGHTS_FACTOR: Final = 2.5
 ACTIVATIONS_FACTOR: Final = 1.5
 MIB: Final = 1024 * 1024
 ESTIMATE_MAX: Final = 2**53
+REQUESTS_AT_ONCE: Final = 2
+"""In the arena of one worker: one runs, one waits."""
 
 
 def capped(estimate: int) -> int:
@@ -29,3 +35,25 @@ def memory_mib(weights_bytes: int, peak_bytes: int) -> int:
     """Expected resident memory of one worker with these weights and this peak of live values."""
     held = WEIGHTS_FACTOR * capped(weights_bytes) + ACTIVATIONS_FACTOR * capped(peak_bytes)
     return WORKER_BASE_MIB + ceil(held / MIB)
+
+
+def needed_mib(part: Slice, measured_mib: int | None) -> int:
+    """What one worker of a slice needs, by what a loaded one was measured to take; None = none was.
+
+    Where a size is free, warming used small ones: measuring can only raise the estimate then.
+    """
+    if measured_mib is None:
+        return part.memory_mib
+    sizes = [_nbytes(spec) for spec in (*part.inputs, *part.outputs)]
+    if any(nbytes is None for nbytes in sizes):
+        return max(part.memory_mib, measured_mib)
+    return measured_mib + ceil(REQUESTS_AT_ONCE * sum(filter(None, sizes)) / MIB)
+
+
+def _nbytes(spec: TensorSpec) -> int | None:
+    """Of a tensor whose size is fixed."""
+    width = DTYPE_BYTES.get(spec.dtype)
+    if width is None or spec.shape is None:
+        return None
+    dims = [dim for dim in spec.shape if isinstance(dim, int)]
+    return capped(width * prod(dims)) if len(dims) == len(spec.shape) else None

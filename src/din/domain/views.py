@@ -95,6 +95,8 @@ class ReplicaView(Struct, frozen=True, kw_only=True):
     node: str
     state: str
     reason: str = ""
+    memory_mib: int | None = None
+    """What one worker of it was measured to take there; None = not loaded, or not told."""
 
 
 class SliceView(Struct, frozen=True, kw_only=True):

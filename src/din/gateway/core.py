@@ -25,6 +25,7 @@ from din.flow.timeout import Timeouts
 from din.gateway.deployment.deployer import Deployer
 from din.gateway.deployment.drains import DrainBook
 from din.gateway.deployment.epochs import EpochBook
+from din.gateway.deployment.measured import MemoryBook
 from din.gateway.deployment.orders import Orders
 from din.gateway.examination import encoder_of, examiner_of, probes_of
 from din.gateway.live_factors import live_factors
@@ -225,6 +226,7 @@ class Gateway:
             is_local=self.links.is_local,
             clock=self.effects.clock,
             orders=self.orders,
+            memory=MemoryBook(lambda: [each.profile for each in self.fleet.members()]),
             report=self.effects.report,
             timeouts=self.timeouts,
         )

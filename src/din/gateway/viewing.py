@@ -175,6 +175,9 @@ def _slice_view(
                 node=gateway.fleet.name_of(each.node_id),
                 state=each.state,
                 reason=each.reason or _held_back(gateway, each, holding),
+                memory_mib=holding.measured_mib(each.slice_index, each.node_id)
+                if holding is not None
+                else None,
             )
             for each in found
             if each.slice_index == part.index

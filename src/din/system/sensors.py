@@ -19,13 +19,12 @@ from msgspec import Struct
 from din.domain.node import NodeHealth
 from din.errors import UsageError
 from din.system.accelerators import (
-    MIB,
     AcceleratorReader,
     AcceleratorSample,
     read_number,
 )
 from din.system.clock import monotonic_ms
-from din.system.fingerprint import cgroup_folders, memory_limits
+from din.system.headroom import read_headroom
 from din.wire.heartbeat import POWER_W_MAX, TEMPERATURE_C_RANGE
 
 POLL_INTERVAL_MS: Final = 500
@@ -159,7 +158,6 @@ class Sensors:
         root: Path = Path("/"),
     ) -> None:
         self._root = root
-        self._memory_files = _memory_files(root)
         self._has_cpu_base = False
         interval_ms = settings.poll_interval_ms
         path = settings.temperature_path
@@ -226,28 +224,9 @@ class Sensors:
         return in_range(percent, 0.0, 100.0)
 
     def _memory_mib_free(self) -> int | None:
-        """What a new process could take: the machine's, or what the cgroup has left."""
-        free = [psutil.virtual_memory().available // MIB]
-        for limit, path in self._memory_files:
-            used = read_number(path)
-            if used is not None:
-                free.append(max(0, limit - int(used)) // MIB)
-        return min(free)
-
-
-def _memory_files(root: Path) -> tuple[tuple[int, Path], ...]:
-    """The tightest limit and the file that tells how much of it is used."""
-    limit = min(memory_limits(root), default=None)
-    if limit is None:
-        return ()
-    for controller, limit_name, used_name in (
-        ("", "memory.max", "memory.current"),
-        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-    ):
-        for folder in cgroup_folders(root, controller):
-            if read_number(folder / limit_name) == limit:
-                return ((limit, folder / used_name),)
-    return ()
+        """What a new process could take; see `headroom`."""
+        found = read_headroom(self._root)
+        return None if found is None else found.free_mib
 
 
 def _temperature_reader(root: Path, named: Path | None) -> Callable[[], float | None] | None:

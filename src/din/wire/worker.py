@@ -88,6 +88,7 @@ class Loaded(WorkerMessage, frozen=True, array_like=True, tag="ready"):
     load_ms: float
     warm_ms: float | None
     memory_mib: int
+    """Its share of memory: pages that several processes have count in parts."""
 
 
 class LoadFailed(WorkerMessage, frozen=True, array_like=True, tag="load_fail"):
@@ -135,6 +136,8 @@ class Fork(Struct, frozen=True, array_like=True, tag_field="kind", tag="fork"):
     adapter: AdapterSpec | None = None
     title: str = ""
     """Shown as the process title, e.g. `din worker centerface/2`."""
+    memory_mib_max: int = 0
+    """What the worker may take beside what it is born with; 0 = as much as the machine has."""
 
 
 class Forked(Struct, frozen=True, array_like=True, tag_field="kind", tag="forked"):

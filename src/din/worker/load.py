@@ -118,18 +118,6 @@ def warm(session: Session) -> float | None:
     return round((time.perf_counter() - started) * 1000, 3)
 
 
-def open_memory_file(processes: int) -> int:
-    """Descriptor of our memory figures, to be opened before the doors close; by one of /proc."""
-    return os.open("self/statm", os.O_RDONLY | os.O_CLOEXEC, dir_fd=processes)
-
-
-def resident_mib(descriptor: int) -> int:
-    """Our resident memory; the descriptor is closed."""
-    resident_pages = int(os.pread(descriptor, 256, 0).split()[1])
-    os.close(descriptor)
-    return -(-resident_pages * os.sysconf("SC_PAGESIZE") // (1024 * 1024))
-
-
 def read_whole(descriptor: int) -> bytes:
     """All bytes of an artifact; the descriptor is closed. Raises TooLarge, Unavailable."""
     # One read takes all but the last page of the largest file: joining pieces would cost a copy.

@@ -22,7 +22,8 @@ from din.system.arena import map_arena
 from din.wire.worker import MESSAGE_BYTES_MAX, Fork, LoadFailed
 from din.worker.confine import Place, close_others, die_with_parent, name_process
 from din.worker.feed import MESSAGE_CHARACTERS_MAX, Feed
-from din.worker.load import load, loaded_message, open_memory_file, resident_mib, warm
+from din.worker.load import load, loaded_message, warm
+from din.worker.memory import memory_bytes_max, open_memory_file, share_mib
 from din.worker.serve import Server
 from din.worker.watchdog import Watchdog, monotonic_ms
 
@@ -39,9 +40,10 @@ def run_worker(order: Fork, descriptors: Sequence[int], zygote_pid: int, place: 
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         name_process("din worker", order.title or "din worker", place.processes)
         memory_file = open_memory_file(place.processes)
+        limit_bytes = memory_bytes_max(order, place.processes)
         close_others({*descriptors, memory_file}, place.empty)
         feeds += _open_feeds(order, descriptors[len(order.artifacts) :])
-        _confine(order, place)
+        _confine(order, place, limit_bytes)
         server = _prepare(order, descriptors[: len(order.artifacts)], feeds, memory_file)
     except BaseException as error:
         try:
@@ -54,12 +56,13 @@ def run_worker(order: Fork, descriptors: Sequence[int], zygote_pid: int, place: 
         os._exit(EXIT_BROKEN)
 
 
-def _confine(order: Fork, place: Place) -> None:
+def _confine(order: Fork, place: Place, limit_bytes: int) -> None:
     wants_folder = order.backend == PROBE
     threads = order.backend_options.get("threads", "")
     confine(
         place.surroundings,
         tasks_max=TASKS_MAX + (int(threads) if threads.isdecimal() else 0),
+        memory_bytes_max=limit_bytes,
         wants_folder=wants_folder,
         is_insecure=place.is_insecure,
     )
@@ -77,8 +80,8 @@ def _prepare(
     watchdog.end()
     gc.collect()
     gc.freeze()
-    feeds[0].send(loaded_message(found, warm_ms, resident_mib(memory_file)))
-    return Server(found.session, feeds, watchdog)
+    feeds[0].send(loaded_message(found, warm_ms, share_mib(memory_file)))
+    return Server(found.session, feeds, watchdog, order.memory_mib_max)
 
 
 def _open_feeds(order: Fork, descriptors: Sequence[int]) -> list[Feed]:
@@ -98,7 +101,7 @@ def _tell(control: int, error: BaseException) -> None:
     elif isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM:
         told = ExecutionFailed(
             "the worker has no memory left to load the slice",
-            hint="free memory on the node, or raise the limit that it was started with (ulimit -v)",
+            hint="free memory on the node, or raise its limit (worker_memory_factor, ulimit -v)",
         )
     else:
         told = Internal(f"worker: {type(error).__name__}: {error}")

@@ -26,6 +26,7 @@ from din.errors import (
 )
 from din.wire.worker import Abort, Compute, Computed, FeederMessage, Placed
 from din.worker.feed import Feed
+from din.worker.memory import is_out_of_memory
 from din.worker.tensors import (
     NUMPY_TYPES,
     array_at,
@@ -41,8 +42,16 @@ EXIT_OWNER_GONE: Final = 0
 class Server:
     """Serves feeds with one session; the first feed is the owner's: when it closes, so do we."""
 
-    def __init__(self, session: Session, feeds: Sequence[Feed], watchdog: Watchdog) -> None:
+    def __init__(
+        self,
+        session: Session,
+        feeds: Sequence[Feed],
+        watchdog: Watchdog,
+        memory_mib_max: int = 0,
+    ) -> None:
+        """`memory_mib_max`: what this process may take beside what it was born with, for words."""
         self._session = session
+        self._memory_mib_max = memory_mib_max
         self._feeds = list(feeds)
         self._watchdog = watchdog
         self._inputs = {spec.name: spec for spec in session.inputs}
@@ -102,13 +111,23 @@ class Server:
             self._check_wanted_still(feed, order, deadline_ms)
             feed.send(self._run(feed, order, deadline_ms))
         except DinError as error:
-            feed.fail(order.ticket, error)
+            is_full = isinstance(error, ExecutionFailed) and is_out_of_memory(error.message)
+            feed.fail(order.ticket, self._no_memory() if is_full else error)
         except MemoryError:
-            feed.fail(order.ticket, ExecutionFailed("the worker has no memory left for this run"))
+            feed.fail(order.ticket, self._no_memory())
         except Exception as error:
             # Not the caller's fault and not expected: say so to the feeder, then start afresh.
             feed.fail(order.ticket, Internal(f"worker: {type(error).__name__}: {error}"))
             raise
+
+    def _no_memory(self) -> DinError:
+        limit = self._memory_mib_max
+        allowed = f"the {limit} MiB that its worker may take" if limit else "the machine has left"
+        return ExecutionFailed(
+            f"the worker has no memory left for this run: it needs more than {allowed}",
+            hint="send less at once, cut the model smaller, or raise worker_memory_factor of the "
+            "node",
+        )
 
     def _check_wanted_still(self, feed: Feed, order: Compute, deadline_ms: int) -> None:
         if self._watchdog.take_abort(feed, order.ticket):

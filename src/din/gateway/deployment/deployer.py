@@ -31,6 +31,7 @@ from din.gateway.deployment.handover import kept_on, let_go, only_on_leaving
 from din.gateway.deployment.hearing import FleetFacts
 from din.gateway.deployment.holding import Holding, Known
 from din.gateway.deployment.leftovers import Leftovers
+from din.gateway.deployment.measured import MemoryBook
 from din.gateway.deployment.orders import PREPARE_MS_MAX, Orders
 from din.gateway.registration.record import ModelRecord
 from din.gateway.requests.relay import Sender
@@ -57,6 +58,7 @@ class Deployer:
         is_local: Callable[[str], bool],
         clock: Callable[[], float],
         orders: Orders,
+        memory: MemoryBook,
         timeouts: Timeouts,
         report: Report,
     ) -> None:
@@ -69,6 +71,7 @@ class Deployer:
         self._clock = clock
         self._orders = orders
         self._report = report
+        self._memory = memory
         self._timeouts = timeouts
         self._holdings: dict[Epoch, Holding] = {}
         self._wake = asyncio.Event()
@@ -87,7 +90,7 @@ class Deployer:
             Deployment(epoch=epoch, manifest=record.manifest, partition=record.partition),
             self._timeouts,
         )
-        self._holdings[epoch] = Holding(record, serving)
+        self._holdings[epoch] = Holding(record, serving, self._memory.needed_mib)
         self.look()
         return serving
 
@@ -208,12 +211,17 @@ class Deployer:
         if holding is None:
             self._sender.send(node_id, Unload(message.epoch))
             return
-        if not holding.loaded(message.slice_index, node_id, message.undialable):
+        index, memory_mib = message.slice_index, message.memory_mib
+        if not holding.loaded(index, node_id, message.undialable):
             # It was given up meanwhile: the memory may be promised to others.
-            self._sender.send(node_id, Unload(message.epoch, message.slice_index))
+            self._sender.send(node_id, Unload(message.epoch, index))
             return
         if self._fleet.is_routable(node_id):
-            self._serve(holding, message.slice_index, node_id)
+            self._serve(holding, index, node_id)
+        if memory_mib is not None:
+            part, manifest = holding.partition.slices[index], holding.record.manifest
+            believed_mib = self._memory.learn(part, manifest, node_id, memory_mib)
+            holding.measured(index, node_id, believed_mib)
         self._settle(holding)
         self._fleet.memory_changed()
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from din.domain.deployment import Replica
-from din.domain.model import Partition, Slice
+from din.domain.model import ModelManifest, Partition, Slice
 from din.domain.node import NodeId
 from din.domain.plan import Placement, Plan
 from din.errors import CannotPlace, DinError
@@ -49,7 +49,13 @@ class _Trouble(Struct):
 class Holding:
     """One deployment's replicas."""
 
-    def __init__(self, record: ModelRecord, serving: Serving) -> None:
+    def __init__(
+        self,
+        record: ModelRecord,
+        serving: Serving,
+        needed_mib: Callable[[Slice, ModelManifest], int] | None = None,
+    ) -> None:
+        """`needed_mib`: what one worker of a slice is planned to need; None = its estimate."""
         self.record = record
         self.serving = serving
         self.plan: Plan | None = None
@@ -74,6 +80,9 @@ class Holding:
         self._troubles: dict[tuple[int, NodeId], _Trouble] = {}
         self._undialable: set[tuple[NodeId, NodeId]] = set()
         self._reasons: dict[tuple[int, NodeId], str] = {}
+        self._needed_mib = needed_mib
+        self._measured: dict[tuple[int, NodeId], int] = {}
+        """MiB that one worker takes there."""
 
     @property
     def partition(self) -> Partition:
@@ -114,6 +123,10 @@ class Holding:
         pause_ms = min(RETRY_AFTER_MS * 2 ** (count - 1), RETRY_AFTER_MS_MAX)
         self._troubles[key] = _Trouble(error, now_ms + pause_ms, count)
 
+    def measured(self, index: int, node_id: NodeId, memory_mib: int) -> None:
+        """One worker of a slice takes so much there."""
+        self._measured[index, node_id] = memory_mib
+
     def release(self, index: int, node_id: NodeId) -> None:
         """A node shall not hold a slice any more: others have it."""
         self._assigned.pop((index, node_id), None)
@@ -121,7 +134,7 @@ class Holding:
 
     def forget_node(self, node_id: NodeId) -> None:
         """A node is gone for good."""
-        for table in (self._assigned, self._troubles, self._reasons):
+        for table in (self._assigned, self._troubles, self._reasons, self._measured):
             for key in [key for key in table if key[1] == node_id]:
                 del table[key]
         self._ready = {key for key in self._ready if key[1] != node_id}
@@ -178,11 +191,11 @@ class Holding:
 
     def promised_mib(self, node_id: NodeId) -> int:
         """Memory of what the node holds or loads."""
-        return sum(self._memory_mib(index) for index in self.indexes_on(node_id))
+        return sum(self._memory_mib(index, node_id) for index in self.indexes_on(node_id))
 
     def loaded_mib(self, node_id: NodeId) -> int:
         """Memory of what the node has loaded."""
-        return sum(self._memory_mib(index) for index in self.ready_on(node_id))
+        return sum(self._memory_mib(index, node_id) for index in self.ready_on(node_id))
 
     def relays(self) -> frozenset[tuple[NodeId, NodeId]]:
         """Pairs whose first node cannot dial the second."""
@@ -248,8 +261,18 @@ class Holding:
         """Whether a node with more memory would have been enough."""
         return "memory" in refusal.message
 
-    def _memory_mib(self, index: int) -> int:
-        return self.partition.slices[index].memory_mib * self.record.manifest.workers
+    def measured_mib(self, index: int, node_id: NodeId) -> int | None:
+        """What one worker takes on a node that has it loaded."""
+        return self._measured.get((index, node_id)) if (index, node_id) in self._ready else None
+
+    def _memory_mib(self, index: int, node_id: NodeId | None = None) -> int:
+        """Of all workers of a replica: as measured there, else as planned."""
+        manifest, part = self.record.manifest, self.partition.slices[index]
+        found = self.measured_mib(index, node_id) if node_id is not None else None
+        if found is None:
+            find = self._needed_mib
+            found = part.memory_mib if find is None else find(part, manifest)
+        return found * manifest.workers
 
     def _order(
         self, part: Slice, leaving: frozenset[NodeId]
