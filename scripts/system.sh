@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Debian packages that tests need beyond Python: network tools for tests in namespaces.
+# Debian packages that tests need beyond Python: network tools for tests in namespaces, and the compiler of
+# FlatBuffers, which reads what we write.
 set -euo pipefail
 missing=()
 command -v ip >/dev/null || missing+=(iproute2)
 command -v git >/dev/null || missing+=(git)
 command -v curl >/dev/null || missing+=(curl)
+command -v flatc >/dev/null || missing+=(flatbuffers-compiler)
 [ ${#missing[@]} -eq 0 ] && exit 0
 sudo=()
 [ "$(id -u)" -eq 0 ] || sudo=(sudo -n)

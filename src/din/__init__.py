@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from din import errors
     from din.client import Client, Inference
+    from din.client.saved import read_result
 
 from din.version import __version__
 
-__all__ = ["Client", "Inference", "__version__", "errors"]
+__all__ = ["Client", "Inference", "__version__", "errors", "read_result"]
 
 
 def __getattr__(name: str) -> object:
@@ -19,6 +20,10 @@ def __getattr__(name: str) -> object:
         from din import client
 
         return getattr(client, name)
+    if name == "read_result":
+        from din.client import saved
+
+        return saved.read_result
     if name == "errors":
         from importlib import import_module
 

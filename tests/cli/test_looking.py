@@ -12,10 +12,14 @@ import yaml
 from din.cli.infer import _plain
 from din.cli.trace import tries_of, waterfall
 from din.domain.request import Span
+from din.domain.result import CONTENT_TYPE, result_of_trace
 from din.domain.views import ModelList, PlanView, StuckSlice
+from din.wire.result import encode_result
 from tests.cli.conftest import Run
 from tests.client.fake_gateway import (
     FakeGateway,
+    Reply,
+    Seen,
     document,
     model_view,
     node_list,
@@ -414,3 +418,37 @@ def test_what_is_no_number_is_null_in_the_json_of_a_result() -> None:
     }
     text = json.dumps(_plain(result), allow_nan=False, ensure_ascii=False)
     assert text == '{"y": [[null, null], [0.5, null]], "boxes": [[1.0, null]], "text": "café"}'
+
+
+def test_a_trace_is_kept_and_shown_again_without_a_gateway(
+    fake: FakeGateway, run: Run, tmp_path: Path
+) -> None:
+    saved = b"".join(encode_result(result_of_trace(trace())))
+    plain = document(trace())
+    path = "/api/v1/traces/req-8a3f2b1c"
+
+    def answer(seen: Seen) -> Reply:
+        if seen.headers.get("accept") != CONTENT_TYPE:
+            return plain(seen)
+        return Reply(200, saved, {"content-type": CONTENT_TYPE})
+
+    fake.routes["GET", path] = answer
+    kept = str(tmp_path / "slow.dinr")
+    live = run("trace", "show", "req-8a3f2b1c", "--save", kept)
+    assert live.exit_code == 0, live.stderr
+    assert f"wrote {kept}" in live.stderr
+    count = len(fake.seen)
+    assert run("trace", "show", kept).stdout == live.stdout
+    told = json.loads(run("trace", "show", kept, "-o", "json").stdout)
+    assert told["request_id"] == "req-8a3f2b1c"
+    assert len(fake.seen) == count
+    for words, said in (
+        (("last", "--save", str(tmp_path / "slow.json")), ".dinr"),
+        (("last", "--save", str(tmp_path / "none" / "slow.dinr")), "cannot be written"),
+        ((str(tmp_path / "none.dinr"),), "cannot be read"),
+    ):
+        told = run("trace", "show", *words)
+        assert told.exit_code != 0
+        assert said in told.stderr
+    fake.routes["GET", path] = plain
+    assert "older than this" in run("trace", "show", "last", "--save", kept).stderr

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+import din
 from din.cli.calibration import read_calibration
 from din.cli.jsonc import parse_jsonc
 from din.cli.model_file import read_model_file
@@ -33,6 +34,7 @@ from tests.client.fake_gateway import (
     slice_view,
 )
 from tests.client.test_client import adapted, echo
+from tests.client.test_saved import binary
 
 FILE = """\
 // as in the seeds
@@ -454,3 +456,16 @@ def test_an_unknown_model_is_exit_code_6(fake: FakeGateway, run: Run, photo: Pat
     assert told.exit_code == 6
     assert told.stderr == "error: no model 'm'\nhint: there is centerface\n"
     assert base64.b64encode(fake.seen[-1].body)
+
+
+def test_all_of_a_result_is_kept_in_binary(
+    fake: FakeGateway, run: Run, photo: Path, tmp_path: Path
+) -> None:
+    fake.routes["POST", "/infer"] = binary
+    kept = tmp_path / "all.dinr"
+    told = run("infer", "m", "-i", str(photo), "--output", str(kept))
+    assert told.exit_code == 0, told.stderr
+    assert "face   0.900  1, 2, 3, nan" in told.stdout
+    found = din.read_result(kept)
+    assert found.request_id == "req-8a3f2b1c"
+    assert found.outputs["scores"].dtype == np.float32

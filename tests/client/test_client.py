@@ -416,7 +416,7 @@ def test_a_file_that_is_not_there_is_the_callers_mistake(fake: FakeGateway) -> N
 
 
 def test_the_package_shows_what_it_offers() -> None:
-    assert dir(din) == ["Client", "Inference", "__version__", "errors"]
+    assert dir(din) == ["Client", "Inference", "__version__", "errors", "read_result"]
     assert din.errors.NotFound is NotFound
     assert din.Client.__name__ == "Client"
     with pytest.raises(AttributeError, match="no attribute 'NotFound'"):

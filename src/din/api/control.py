@@ -17,11 +17,14 @@ from din.api.decoding import decode_json
 from din.api.limits import FrontLimits
 from din.api.peers import caller_of_request, peer_of_request, visit_of_request
 from din.api.post import REQUEST_ID_MAX
+from din.api.results import wants_result
 from din.api.signature import model_id_of, plain_text
 from din.api.tenants import manifest_for
+from din.domain.result import CONTENT_TYPE, result_of_trace
 from din.domain.views import LabelNode, PlanSlices, PlanView, RegisterModel, TraceList
 from din.errors import Busy, UsageError
 from din.gateway.service import ControlService, InferenceService
+from din.wire.result import encode_result
 
 REGISTRATION_TYPE: Final = "application/x-din-tlv"
 REGISTRATION_BYTES_MAX: Final = 4096
@@ -207,7 +210,14 @@ class ControlRoutes:
         """GET /api/v1/traces/{request_id}."""
         request_id = unquote(request.path_params["request_id"])
         request_id = plain_text(request_id, "request id", REQUEST_ID_MAX)
-        return json_response(self._control.trace(request_id, caller_of_request(request)))
+        trace = self._control.trace(request_id, caller_of_request(request))
+        if wants_result(request.headers.get("accept", "").encode("latin-1")):
+            body = b"".join(encode_result(result_of_trace(trace)))
+            answer = Response(body, media_type=CONTENT_TYPE)
+        else:
+            answer = json_response(trace)
+        answer.headers["vary"] = "accept"
+        return answer
 
     async def events(self, request: Request) -> Response:
         """GET /api/v1/events: until the client goes or its key ends. Raises Busy."""

@@ -9,6 +9,7 @@ from din.api.oip import ParsedOip, oip_call, oip_reply, parse_known_oip, parse_o
 from din.api.oip_heads import Heads
 from din.api.post import OCTETS, Post, PostKind, Reply, error_reply, new_request_id, request_id_of
 from din.api.problem import as_din_error
+from din.api.results import result_reply, wants_result
 from din.api.seeds import infer_call, infer_reply, parse_infer, plan_reply
 from din.api.signature import model_id_of
 from din.api.tenants import manifest_for
@@ -96,6 +97,8 @@ class Turns:
             self._count(model_id, error, is_handed_over=is_handed_over)
             return self._failed("infer", error, request_id or new_request_id())
         try:
+            if wants_result(post.headers.get(b"accept", b"")):
+                return result_reply(answer, is_adapted=is_adapted)
             return infer_reply(answer, is_adapted=is_adapted)
         except Exception as error:
             return self._unanswerable("infer", error, answer)

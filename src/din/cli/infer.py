@@ -19,6 +19,7 @@ from din.cli.progress import told_when_slow
 from din.client.client import INFER_MS
 from din.client.result import Inference
 from din.domain.request import PrecisionClass, TraceStep
+from din.domain.result import SUFFIX
 from din.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ STEP_COLUMNS: Final[tuple[Column[TraceStep], ...]] = (
 )
 TEXT_MAX: Final = 200
 """Characters of a value that a table shows."""
+ENDINGS: Final = (".png", ".jpg", ".jpeg", ".npz", ".json", SUFFIX)
+"""Of files that a result can be kept in."""
 SHOWN_MAX: Final = 20
 """Rows of a result that a table shows."""
 
@@ -63,7 +66,8 @@ SHOWN_MAX: Final = 20
     "target",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Where to: .png or .jpg = the photo with its boxes, .npz = tensors, .json = the result.",
+    help="Where to: .png or .jpg = the photo with its boxes, .npz = tensors, .json = the result, "
+    ".dinr = all of it in binary (docs/protocol/result.md).",
 )
 @click.option(
     "-o",
@@ -106,10 +110,10 @@ def infer(
     gateway: str | None,
 ) -> None:
     """Run one request through MODEL."""
-    if target is not None and target.suffix not in (".png", ".jpg", ".jpeg", ".npz", ".json"):
+    if target is not None and target.suffix not in ENDINGS:
         raise UsageError(
             f"--output {str(target)!r} has no known ending",
-            hint=".png or .jpg draws boxes, .npz keeps tensors, .json keeps the result",
+            hint=".png or .jpg draws boxes, .npz keeps tensors, .json the result, .dinr all of it",
         )
     given = read_inputs(inputs)
     slow = f"no answer yet; where it would run, or why nowhere: din plan {quote(model)}"
@@ -121,6 +125,7 @@ def infer(
             timeout_ms=timeout_ms,
             version=version,
             precision=precision,
+            is_binary=target is not None and target.suffix == SUFFIX,
         )
     if raw:
         click.echo(json.dumps(_plain(answer.result)))
@@ -240,7 +245,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def _show_result(answer: Inference) -> None:
-    if answer.outputs:
+    if answer.outputs and not answer.is_adapted:
         for name, array in answer.outputs.items():
             click.echo(f"{name}: {array.dtype} {list(array.shape)}{_range(array)}")
         return
@@ -308,6 +313,10 @@ def _keep(target: Path, answer: Inference, inputs: Sequence[str]) -> None:
             target.write_text(json.dumps(_plain(answer.result)))
         elif target.suffix == ".npz":
             _keep_tensors(target, answer)
+        elif target.suffix == SUFFIX:
+            from din.client.saved import encode_inference
+
+            target.write_bytes(b"".join(encode_inference(answer)))
         else:
             from din.cli.draw import draw_boxes
 

@@ -6,9 +6,11 @@ import shutil
 import sys
 from collections.abc import Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Final
 
 import click
+import msgspec
 
 from din.cli.asking import ask
 from din.cli.display import UNKNOWN, Column, is_terminal, number, repeat, show, show_document
@@ -16,8 +18,9 @@ from din.cli.frame import Command, gateway_option, output_option, say, watch_opt
 from din.client.client import Client, decode_answer
 from din.client.http import Answer
 from din.domain.request import Span, Trace
+from din.domain.result import CONTENT_TYPE, SUFFIX
 from din.domain.views import TraceList
-from din.errors import Conflict, NotFound
+from din.errors import Conflict, NotFound, Unavailable, UsageError
 from din.observability.printable import one_line, printable
 from din.observability.waterfall import render
 
@@ -81,22 +84,62 @@ def _show_traces(limit: int, gateway: str | None, output: str) -> None:
 @click.command(
     "show",
     cls=Command,
-    examples=("din trace show last", "din trace show req-8a3f", "din trace show last -o json"),
+    examples=(
+        "din trace show last",
+        "din trace show req-8a3f",
+        "din trace show last -o json",
+        "din trace show last --save slow.dinr",
+        "din trace show slow.dinr",
+    ),
 )
 @click.argument("request", default="last")
+@click.option(
+    "--save",
+    "target",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.dinr",
+    help="Keep it in binary (docs/protocol/result.md), to be shown again without a gateway.",
+)
 @gateway_option
 @output_option
-def show_trace(request: str, gateway: str | None, output: str) -> None:
-    """One request as a waterfall: its id, the start of it, or `last`."""
-    with ask(gateway) as client:
-        answer = find_trace(client, request)
-    trace = decode_answer(answer, Trace)
+def show_trace(request: str, target: Path | None, gateway: str | None, output: str) -> None:
+    """One request as a waterfall: its id, the start of it, `last`, or a file that was saved."""
+    if request.endswith(SUFFIX):
+        from din.client.saved import read_trace
+
+        trace = read_trace(request)
+        body = msgspec.json.encode(trace)
+    else:
+        with ask(gateway) as client:
+            answer = find_trace(client, request)
+            trace, body = decode_answer(answer, Trace), answer.body
+            if target is not None:
+                _save(client, trace.request_id, target)
     if output in ("json", "yaml"):
-        show_document(output, answer.body)
+        show_document(output, body)
     elif output == "name":
         click.echo(one_line(trace.request_id))
     else:
         _show_waterfall(trace)
+
+
+def _save(client: Client, request_id: str, target: Path) -> None:
+    """Raises UsageError for a name that would not be known again, Unavailable."""
+    if target.suffix != SUFFIX:
+        raise UsageError(f"--save {str(target)!r} has no known ending", hint=f"end it in {SUFFIX}")
+    answer = client.trace_answer(request_id, is_binary=True)
+    if answer.headers.get("content-type") != CONTENT_TYPE:
+        raise Unavailable(
+            "the gateway gives no trace in binary", hint="it is older than this `din`: update it"
+        )
+    try:
+        target.write_bytes(answer.body)
+    except OSError as error:
+        raise Unavailable(
+            f"{target} cannot be written: {error.strerror or error}",
+            hint="give a place that exists, is writable and has room",
+        ) from None
+    say(f"wrote {target}")
 
 
 def find_trace(client: Client, request: str) -> Answer:

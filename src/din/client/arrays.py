@@ -32,6 +32,8 @@ NUMPY_TYPES: Final[dict[str, str]] = {
     "FP32": "<f4",
     "FP64": "<f8",
 }
+SHORTEST_COUNT_MAX: Final = 4096
+"""As the gateway does in JSON: up to here FP32 values are the shortest decimals that are them."""
 _WORDS: Final = {np.dtype(each).newbyteorder("="): word for word, each in NUMPY_TYPES.items()}
 
 
@@ -181,3 +183,15 @@ def _decode_elements(name: str, shape: tuple[int, ...], raw: memoryview) -> Arra
     array = np.empty(len(elements), dtype=object)
     array[:] = elements
     return array.reshape(shape)
+
+
+def plain_values(array: Array, word: str) -> Any:
+    """Values as JSON would hold them, but for NaN and infinities, which stay."""
+    if word == BYTES:
+        texts = np.empty(array.size, dtype=object)
+        elements = cast("list[bytes]", array.ravel().tolist())
+        texts[:] = [each.decode("utf-8", "replace") for each in elements]
+        return texts.reshape(array.shape).tolist()
+    if word == "FP32" and array.size <= SHORTEST_COUNT_MAX:
+        return array.astype("U").astype(np.float64).tolist()
+    return array.tolist()

@@ -6,17 +6,19 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from io import BufferedReader
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
 
+from din.client.answers import View, adapted_answer, decode_answer, tensor_answer
 from din.client.credentials import load_credentials
 from din.client.http import Answer, Connection
 from din.client.result import Inference
 from din.client.uploads import CONTROL_MS, OCTETS, UPLOAD_MS, Progress, upload
 from din.domain.plan import Plan
-from din.domain.request import Trace, TraceStep
+from din.domain.request import Trace
+from din.domain.result import CONTENT_TYPE as RESULT_TYPE
 from din.domain.views import (
     GatewayView,
     LabelNode,
@@ -29,7 +31,7 @@ from din.domain.views import (
     RegisterModel,
     TraceList,
 )
-from din.errors import BadTensor, Internal, UsageError
+from din.errors import BadTensor, UsageError
 
 DEFAULT_GATEWAY: Final = "http://127.0.0.1:8000"
 INFER_MS: Final = 30_000
@@ -37,24 +39,7 @@ GRACE_MS: Final = 2_000
 """Waited beyond a request's own deadline, so that the gateway tells of it, not the socket."""
 JSON: Final = {"Content-Type": "application/json"}
 
-View = TypeVar("View")
 File = bytes | bytearray | memoryview | str | os.PathLike[str]
-
-
-class _AdaptedAnswer(msgspec.Struct):
-    request_id: str
-    model_id: str
-    result: dict[str, Any]
-    version: str = ""
-    execution_trace: tuple[TraceStep, ...] = ()
-
-
-class _TensorAnswer(msgspec.Struct):
-    model_name: str
-    outputs: list[dict[str, Any]]
-    model_version: str = ""
-    id: str = ""
-    parameters: dict[str, Any] = {}
 
 
 class Client:
@@ -104,17 +89,22 @@ class Client:
         request_id: str | None = None,
         version: str | None = None,
         precision: str | None = None,
+        is_binary: bool = False,
     ) -> Inference:
         """Run one request. A file (its bytes or its path) goes through the model's adapters; a
-        mapping of names to numpy arrays, or one array, are the model's own tensors.
+        mapping of names to numpy arrays, or one array, are the model's own tensors. With
+        `is_binary` a file's `outputs` are arrays too, in which NaN and infinities stay.
 
         Raises BadTensor, NotFound, CannotPlace, Unavailable, DeadlineExceeded and others.
         """
         asked: dict[str, Any] = {"timeout_ms": timeout_ms or self.timeout_ms}
         if precision is not None:
             asked["precision"] = precision
+        headers = OCTETS
         if isinstance(inputs, bytes | bytearray | memoryview | str | os.PathLike):
-            return self._infer_file(model, inputs, outputs, asked, request_id, version)
+            if is_binary:
+                headers = {**OCTETS, "Accept": RESULT_TYPE}
+            return self._infer_file(model, inputs, outputs, asked, request_id, version, headers)
         arrays = inputs if isinstance(inputs, Mapping) else {self._only_input(model): inputs}
         return self._infer_tensors(model, arrays, outputs, asked, request_id, version)
 
@@ -126,6 +116,7 @@ class Client:
         asked: dict[str, Any],
         request_id: str | None,
         version: str | None,
+        headers: Mapping[str, str],
     ) -> Inference:
         query = {"model": model, **asked}
         if outputs:
@@ -138,18 +129,10 @@ class Client:
             "POST",
             f"/infer?{urlencode(query)}",
             _bytes_of(file),
-            OCTETS,
+            headers,
             timeout_ms=asked["timeout_ms"] + GRACE_MS,
         )
-        found = decode_answer(answer, _AdaptedAnswer)
-        return Inference(
-            request_id=found.request_id,
-            model_id=found.model_id,
-            version=found.version,
-            result=found.result,
-            outputs={},
-            execution_trace=found.execution_trace,
-        )
+        return adapted_answer(answer)
 
     def _infer_tensors(
         self,
@@ -160,7 +143,7 @@ class Client:
         request_id: str | None,
         version: str | None,
     ) -> Inference:
-        from din.client.arrays import decode_outputs, encode_request
+        from din.client.arrays import encode_request
 
         body = encode_request(arrays, outputs, request_id, asked)
         path = f"/v2/models/{_segment(model)}"
@@ -176,17 +159,7 @@ class Client:
             },
             timeout_ms=asked["timeout_ms"] + GRACE_MS,
         )
-        head_nbytes = int(answer.headers.get("inference-header-content-length", len(answer.body)))
-        found = decode_answer(answer._replace(body=answer.body[:head_nbytes]), _TensorAnswer)
-        tensors = decode_outputs(found.outputs, memoryview(answer.body)[head_nbytes:])
-        return Inference(
-            request_id=found.id or answer.headers.get("din-request-id", ""),
-            model_id=found.model_name,
-            version=found.model_version,
-            result=dict(tensors),
-            outputs=dict(tensors),
-            execution_trace=_steps(found.parameters.get("execution_trace")),
-        )
+        return tensor_answer(answer)
 
     def _only_input(self, model: str) -> str:
         inputs = self.model(model).inputs
@@ -263,9 +236,11 @@ class Client:
         """One trace. Raises NotFound."""
         return decode_answer(self.trace_answer(request_id), Trace)
 
-    def trace_answer(self, request_id: str) -> Answer:
+    def trace_answer(self, request_id: str, *, is_binary: bool = False) -> Answer:
         """One trace as the gateway wrote it. Raises NotFound."""
-        return self.call("GET", f"/api/v1/traces/{_segment(request_id)}")
+        path = f"/api/v1/traces/{_segment(request_id)}"
+        headers = {"Accept": RESULT_TYPE} if is_binary else JSON
+        return self._connection.request("GET", path, headers=headers, timeout_ms=CONTROL_MS)
 
     def register(self, order: RegisterModel) -> ModelView:
         """Register a model whose bytes are in the store (see `upload`); returns at once."""
@@ -368,23 +343,3 @@ def _open_file(path: str | os.PathLike[str]) -> BufferedReader:
         f"{os.fspath(path)!r} is no ordinary file",
         hint="give the path of a file; what comes through a pipe has to be saved first",
     )
-
-
-def decode_answer(answer: Answer, kind: type[View]) -> View:
-    """The body of an answer as a view. Raises Internal when the two versions of DIN differ."""
-    try:
-        return msgspec.json.decode(answer.body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Internal(
-            f"the gateway's answer is not what this version of DIN knows: {error}",
-            hint="compare `din --version` with the version in `din doctor`",
-        ) from None
-
-
-def _steps(text: object) -> tuple[TraceStep, ...]:
-    if not isinstance(text, str):
-        return ()
-    try:
-        return msgspec.json.decode(text, type=tuple[TraceStep, ...])
-    except msgspec.MsgspecError:
-        raise Internal("the gateway's execution_trace is not what this version knows") from None

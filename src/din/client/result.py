@@ -21,3 +21,5 @@ class Inference(Struct, kw_only=True):
     """Tensors as numpy arrays by name; empty where an adapter made plain values of them."""
     execution_trace: tuple[TraceStep, ...]
     """Which node did what, and how long it took."""
+    is_adapted: bool = False
+    """Whether the model's adapters made it."""
