@@ -5,15 +5,17 @@ import pytest
 
 from din import config
 from din.cli import sources
+from din.cli.knobs import (
+    Origin,
+    build,
+    knobs,
+)
 from din.cli.sources import collect, load_gateway, load_node
 from din.config import (
     GatewayConfig,
     NodeConfig,
-    Origin,
-    build,
     default_node_name,
     encode_config,
-    knobs,
     received_config,
 )
 from din.errors import UsageError

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from ipaddress import IPv6Address, ip_address
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, cast, get_type_hints
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -27,6 +27,7 @@ Text = Annotated[str, Meta(max_length=4096)]
 Cores = Annotated[float, Meta(gt=0, le=4096)]
 Count = Annotated[int, Meta(ge=0, le=4096)]
 Mebibytes = Annotated[int, Meta(ge=0, le=2**24)]
+LimitC = Annotated[float, Meta(ge=40, le=110)]
 Pattern = Annotated[str, Meta(min_length=1, max_length=64)]
 Patterns = Annotated[tuple[Pattern, ...], Meta(max_length=32)]
 NodeName = Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?\Z")]
@@ -216,7 +217,11 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     npu_core: Annotated[Count | None, Meta(description="NPU cores; null = detected")] = None
     temp_sensor: Annotated[
-        Text, Meta(description="file with millidegrees Celsius; empty = detected")
+        Text,
+        Meta(
+            description="file with millidegrees Celsius, tmp102:BUS[:ADDRESS] or ipmi:SENSOR; "
+            "empty = detected"
+        ),
     ] = ""
     disable_temp_monitoring: Annotated[
         bool, Meta(description="never read a temperature (it is then unknown, not 0)")
@@ -228,6 +233,23 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["nvml", "nvidia_smi"],
         Meta(description="where GPU load comes from; NVML needs driver 450.80.02 or newer"),
     ] = "nvml"
+    thermal_governor: Annotated[
+        bool, Meta(description="take cores from workers before the hardware slows down")
+    ] = True
+    temp_limit_c: Annotated[
+        LimitC | None,
+        Meta(
+            description="where the governor begins; null = 5 below where the kernel says that the "
+            "hardware slows down, else 75",
+        ),
+    ] = None
+    watchdog_device: Annotated[
+        Text,
+        Meta(
+            description="such as /dev/watchdog: the machine restarts when this node stands still; "
+            "empty = none"
+        ),
+    ] = ""
     labels: Annotated[
         dict[str, str], Meta(max_length=32, description="free words that slices may ask for")
     ] = {}
@@ -251,27 +273,6 @@ SECTIONS: Final[dict[Section, type[Config | ClientConfig]]] = {
     "node": NodeConfig,
     "client": ClientConfig,
 }
-LISTS: Final = ("gateway", "interfaces_allowed", "interfaces_denied")
-"""Keys that hold several texts; one text counts as a list of one."""
-UNITS: Final = {"ms": "ms", "mib": "MiB", "mb": "MB", "bytes": "bytes", "days": "days"}
-
-
-class Knob(NamedTuple):
-    """What people are told of one key."""
-
-    section: Section
-    key: str
-    default: object
-    allowed: str
-    unit: str
-    meaning: str
-
-
-class Origin(NamedTuple):
-    """Where a value came from: `default`, a file, a variable or `flag`."""
-
-    value: object
-    source: str
 
 
 def is_loopback(host: str) -> bool:
@@ -301,65 +302,6 @@ def default_node_name(host_name: str) -> str:
     """A host name as an RFC 1123 label."""
     label = re.sub(r"[^a-z0-9-]+", "-", host_name.partition(".")[0].lower()).strip("-")[:63]
     return label.strip("-") or "node"
-
-
-def defaults_of(section: Section) -> dict[str, object]:
-    """Key -> default."""
-    fresh = SECTIONS[section]()
-    return {key: getattr(fresh, key) for key in fresh.__struct_fields__}
-
-
-def build(struct: type[AnyConfig], values: Mapping[str, Origin]) -> AnyConfig:
-    """The frozen settings. Raises UsageError naming key, value, source and what is allowed."""
-    plain = {key: _plain(key, origin.value) for key, origin in values.items()}
-    try:
-        return msgspec.convert(plain, struct, strict=False)
-    except msgspec.ValidationError as error:
-        found = re.search(r"at `\$\.(\w+)", str(error))
-        key = found.group(1) if found else ""
-        origin = values.get(key, Origin("", "?"))
-        raise UsageError(
-            f"{key} is {origin.value!r} (from {origin.source})",
-            hint=f"allowed: {knob_of(struct, key).allowed}" if key else str(error),
-        ) from None
-
-
-def _plain(key: str, value: object) -> object:
-    if key in LISTS and isinstance(value, str):
-        return [value]
-    return list(cast("tuple[object, ...]", value)) if isinstance(value, tuple) else value
-
-
-def knobs() -> tuple[Knob, ...]:
-    """Every key of both sections, for `din config` and the documentation."""
-    return tuple(
-        knob_of(struct, key) for struct in SECTIONS.values() for key in struct.__struct_fields__
-    )
-
-
-def knob_of(struct: type[Config | ClientConfig], key: str) -> Knob:
-    """One key of one section."""
-    section: Section = next(name for name, each in SECTIONS.items() if each is struct)
-    hint = get_type_hints(struct, include_extras=True)[key]
-    schema: dict[str, Any] = msgspec.json.schema(hint)
-    unit = next((UNITS[part] for part in key.split("_") if part in UNITS), "")
-    meaning = str(schema.get("description", ""))
-    return Knob(section, key, defaults_of(section)[key], _allowed(schema), unit, meaning)
-
-
-def _allowed(schema: Mapping[str, Any]) -> str:
-    if "enum" in schema:
-        return " | ".join(map(str, schema["enum"]))
-    if "anyOf" in schema:
-        return " or ".join(_allowed(each) for each in schema["anyOf"])
-    low = schema.get("minimum", schema.get("exclusiveMinimum"))
-    if low is not None:
-        above = "above " if "exclusiveMinimum" in schema else ""
-        return f"{schema['type']}, {above}{low} to {schema.get('maximum')}"
-    if "pattern" in schema:
-        return "lowercase letters, digits and '-', at most 63 (RFC 1123 label)"
-    names = {"boolean": "true | false", "array": "list of text", "object": "name: text pairs"}
-    return names.get(schema["type"], str(schema["type"]).replace("string", "text"))
 
 
 def encode_config(config: Config) -> str:

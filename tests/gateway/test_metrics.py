@@ -73,13 +73,22 @@ def test_slice_series_are_bounded():
 
 def test_what_a_node_did_not_measure_has_no_sample():
     metrics = GatewayMetrics()
-    nodes = [node("warm", temperature_c=41.5, accelerator_percent=50.0), node("mute")]
+    nodes = [
+        node("warm", temperature_c=41.5, accelerator_percent=50.0, capacity_percent=40,
+             limits=("undervoltage", "governor"), swap_mib_used=1),
+        node("mute"),
+    ]  # fmt: skip
     metrics.watch_fleet(lambda: nodes, lambda: 3500, "unicast")
     found = samples(metrics)
     assert found["din_node_temperature_celsius", (("node", "warm"),)] == 41.5
     assert found["din_node_gpu_utilization_ratio", (("node", "warm"),)] == 0.5
     assert ("din_node_temperature_celsius", (("node", "mute"),)) not in found
     assert ("din_node_power_watts", (("node", "warm"),)) not in found
+    assert found["din_node_capacity_ratio", (("node", "warm"),)] == 0.4
+    assert ("din_node_capacity_ratio", (("node", "mute"),)) not in found
+    assert found["din_node_swap_used_bytes", (("node", "warm"),)] == 1024 * 1024
+    limits = [dict(labels)["reason"] for name, labels in found if "speed_limited" in name]
+    assert sorted(limits) == ["governor", "undervoltage"]
     assert found["din_node_up", (("node", "mute"),)] == 1
     assert found["din_heartbeat_age_seconds", (("node", "mute"),)] == 2.5
     assert found["din_discovery_mode_info", (("mode", "unicast"),)] == 1

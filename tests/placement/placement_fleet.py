@@ -24,6 +24,7 @@ def node(
     reserved_mib: int = 0,
     cpu_isa: tuple[str, ...] = (),
     slices_held: int = 0,
+    capacity_percent: int | None = None,
 ) -> FleetNode:
     return FleetNode(
         profile=NodeProfile(
@@ -44,6 +45,7 @@ def node(
             temperature_c=temperature_c,
             accelerator_memory_mib_free=accelerator_mib_free,
             queue_length=queue,
+            capacity_percent=capacity_percent,
         ),
         status=status,  # pyright: ignore[reportArgumentType]
         health_score=health_score,

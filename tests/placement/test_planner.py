@@ -51,6 +51,24 @@ def test_the_least_loaded_node_is_chosen():
     assert reasons(plan) == ["lowest_load"]
 
 
+def test_a_node_that_heat_slows_down_counts_as_so_much_slower_and_the_plan_says_so():
+    """T25: its capability is derated."""
+    fleet = [node(1, capacity_percent=40), node(2, capacity_percent=100, queue=1), node(3, queue=2)]
+    plan = plan_deployment([part(0)], (), fleet, random=Random(1))
+    assert names(plan.placements) == ["n2"], "1 / 0.4 is more than a queue of one"
+    found = explain(part(0), fleet, WEIGHTED_LEAST_LOAD, chosen=[node_id(2)])
+    assert {each.node: "40 % (heat or supply)" in each.detail for each in found} == {
+        "n1": True,
+        "n3": False,
+    }
+
+
+def test_a_capacity_that_nothing_could_tell_is_taken_for_whole():
+    fleet = [node(1, capacity_percent=90), node(2)]
+    plan = plan_deployment([part(0)], (), fleet, random=Random(1))
+    assert names(plan.placements) == ["n2"]
+
+
 def test_a_node_that_is_measured_faster_wins_over_a_less_loaded_one():
     times = table_times({("s0", node_id(1)): 2.0, ("s0", node_id(2)): 40.0})
     fleet = [node(1, queue=1), node(2)]

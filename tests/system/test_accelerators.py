@@ -5,19 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from din.system.accelerator_facts import MIB
 from din.system.accelerators import (
     FALLBACK_EVERY_SAMPLES,
-    MIB,
     NpuSmi,
     NvidiaSmi,
     Nvml,
-    SysfsGpu,
     find_accelerator,
-    number_of,
-    run_tool,
 )
+from din.system.readings import number_of, run_tool
+from din.system.sysfs_gpu import SysfsGpu
+from tests.tool_answers import NPU_USAGES, RKNPU_LOAD
 
 NOT_SUPPORTED = 3
+INSTANCE = 0x51CE
 
 
 def tools(**outputs: str):
@@ -56,8 +57,12 @@ class FakeNvml:
             arguments[0]._obj.value = 12040
         elif name == "nvmlDeviceGetMemoryInfo":
             arguments[1]._obj[0], arguments[1]._obj[1] = 15360 * MIB, 1000 * MIB
+            if arguments[0].value == INSTANCE:
+                arguments[1]._obj[0], arguments[1]._obj[1] = 4864 * MIB, 4000 * MIB
         elif name == "nvmlDeviceGetUtilizationRates":
-            arguments[1]._obj[0] = 37
+            arguments[1]._obj[0], arguments[1]._obj[1] = 37, 81
+        elif name == "nvmlDeviceGetMigDeviceHandleByIndex":
+            arguments[2]._obj.value = INSTANCE
         elif name == "nvmlDeviceGetTemperature":
             arguments[2]._obj.value = 61
         elif name == "nvmlDeviceGetPowerUsage":
@@ -82,6 +87,30 @@ def test_nvml_describes_and_samples() -> None:
     sample = found.sample()
     assert (sample.percent, sample.memory_mib_free, sample.temperature_c) == (37.0, 1000, 61.0)
     assert (sample.power_w, sample.source) == (70.5, "nvml")
+    assert sample.bandwidth_percent == 81.0
+
+
+def test_a_divided_card_is_its_first_instance_and_its_utilisation_is_nobodys() -> None:
+    """T26: the card's load and power would count once for each instance."""
+    calls = []
+
+    class Divided(FakeNvml):
+        def fill(self, name, arguments) -> None:  # type: ignore[override]
+            if name == "nvmlDeviceGetMigMode":
+                arguments[1]._obj.value = 1
+            FakeNvml.fill(name, arguments)
+
+    def run(command):
+        calls.append(command)
+        return "A100, 40960, 40000, 12, 40, 30.5\n"
+
+    found = Nvml.probe(lambda _: Divided(), NvidiaSmi.probe(run))
+    assert found is not None
+    calls.clear()
+    sample = found.sample()
+    assert (sample.percent, sample.source, sample.power_w) == (None, None, None)
+    assert (sample.memory_mib_free, found.describe().memory_mib) == (4000, 4864)
+    assert calls == [], "nvidia-smi would tell the whole card's"
 
 
 @pytest.mark.parametrize(
@@ -164,8 +193,7 @@ def test_an_ascend_board(tmp_path: Path) -> None:
     def run(command):
         return {
             "board": board,
-            "usages": "DDR Capacity(MB) : 21527\nDDR Usage Rate(%) : 50\n"
-            "Aicore Usage Rate(%) : 7\n",
+            "usages": NPU_USAGES,
             "temp": "NPU Temperature (C) : 48\n",
             "power": "Power Dissipation(W) : NA\n",
         }.get(command[3])
@@ -174,7 +202,8 @@ def test_an_ascend_board(tmp_path: Path) -> None:
     assert found is not None
     assert found.describe().device_part == "ascend310p3-cann6.3"
     sample = found.sample()
-    assert (sample.percent, sample.memory_mib_free) == (7.0, 10763)
+    assert (sample.percent, sample.memory_mib_free) == (93.0, 10763)
+    assert sample.bandwidth_percent == 81.0
     assert (sample.temperature_c, sample.power_w) == (48.0, None)
 
 
@@ -209,3 +238,32 @@ def test_a_tool_that_is_missing_or_fails_says_nothing() -> None:
 )
 def test_numbers_in_text(text, number) -> None:
     assert number_of(text) == number
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["sys/devices/17000000.gv11b", "sys/devices/platform/17000000.ga10b",
+     "sys/devices/platform/bus@0/17000000.gpu"],
+)  # fmt: skip
+def test_jetson_boards_of_every_release(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).mkdir(parents=True)
+    (tmp_path / place / "load").write_text("301\n")
+    found = find_accelerator(tmp_path, tools())
+    assert found is not None
+    assert (found.describe().device_part, found.sample().percent) == ("tegra", 30.1)
+
+
+def test_an_npu_that_tells_each_core(tmp_path: Path) -> None:
+    path = tmp_path / "sys/kernel/debug/rknpu/load"
+    path.parent.mkdir(parents=True)
+    path.write_text(RKNPU_LOAD)
+    found = find_accelerator(tmp_path, tools())
+    assert found is not None
+    assert found.describe().name == "Rockchip NPU, 3 cores"
+    sample = found.sample()
+    assert (sample.core_percents, sample.source) == ((74.0, 12.0, 0.0), "sysfs")
+    assert sample.percent == pytest.approx(28.67, abs=0.01)
+    path.write_text("NPU load:  41%\n")
+    assert found.sample().percent == 41.0
+    path.write_text("busy\n")
+    assert found.sample().percent is None

@@ -8,7 +8,7 @@ import pytest
 from din.domain.device import parse_device_type
 from din.domain.node import NodeId, NodeProfile
 from din.errors import UsageError
-from din.system.accelerators import Accelerator
+from din.system.accelerator_facts import Accelerator
 from din.system.fingerprint import (
     cpu_cores,
     cpu_isa,

@@ -8,16 +8,11 @@ import pytest
 
 from din.domain.node import NodeHealth
 from din.errors import UsageError
-from din.system.accelerators import Accelerator, AcceleratorSample
-from din.system.sensors import (
-    PAUSE_MS_MAX,
-    PolledSensor,
-    Sensors,
-    SensorSettings,
-    find_power,
-    find_temperature,
-    read_temperature,
-)
+from din.system.accelerator_facts import Accelerator, AcceleratorSample
+from din.system.polling import PAUSE_MS_MAX, STUCK_MS, PolledSensor, SensorTrouble, Source
+from din.system.power import find_power
+from din.system.sensors import Sensors, SensorSettings
+from din.system.temperature import find_temperature, read_temperature
 
 
 class Clock:
@@ -87,7 +82,7 @@ def test_a_slow_sensor_is_asked_less_often_and_an_ordinary_one_at_its_pace() -> 
         clock.now_ms += took_ms
         return 40.0
 
-    sensor = PolledSensor("temperature", lambda: read, 500, clock)
+    sensor = PolledSensor("temperature", lambda: Source("x", read), 500, clock)
     assert [sensor.poll(read) for _ in range(4)] == [1000, 2000, 4000, 8000]
     for _ in range(8):
         sensor.poll(read)
@@ -105,7 +100,7 @@ def test_a_read_that_never_returns_does_not_hold_the_heartbeat() -> None:
         gate.wait(30)
         return 40.0
 
-    sensor = PolledSensor("temperature", lambda: read, 500, clock)
+    sensor = PolledSensor("temperature", lambda: Source("x", read), 500, clock)
     sensor.start()
     try:
         assert entered.wait(10)
@@ -141,9 +136,38 @@ def test_a_read_that_fails_is_counted(error: Exception) -> None:
     def read() -> float:
         raise error
 
-    sensor = PolledSensor("power", lambda: read, 500, Clock())
+    sensor = PolledSensor("power", lambda: Source("x", read), 500, Clock())
     sensor.poll(read)
     assert (sensor.value(), sensor.failures) == (None, 1)
+
+
+def test_a_look_that_fails_is_counted_and_ends_the_search() -> None:
+    def find() -> Source[float]:
+        raise OSError(121, "Remote I/O error")
+
+    sensor: PolledSensor[float] = PolledSensor("temperature", find, 500, Clock())
+    assert sensor.look() is None
+    assert sensor.trouble() == SensorTrouble(failures=1, hangs_ms=0)
+
+
+def test_a_value_that_never_moves_is_told_of_and_still_counts() -> None:
+    """T20: stuck at 85000."""
+    clock = Clock()
+    sensor = PolledSensor("temperature", lambda: None, 500, clock)
+    for clock.now_ms in range(0, STUCK_MS + 1, STUCK_MS // 100):
+        assert sensor.unchanged_ms() == 0
+        sensor.poll(lambda: 85.0)
+    assert (sensor.unchanged_ms(), sensor.value(), sensor.age_ms()) == (STUCK_MS, 85.0, 0)
+    clock.now_ms += 500
+    sensor.poll(lambda: 84.9)
+    assert sensor.unchanged_ms() == 0
+
+
+def test_a_tool_is_not_asked_more_often_than_it_may() -> None:
+    sensor = PolledSensor("power", lambda: Source("x", lambda: 1.0, 10_000), 500, Clock())
+    source = sensor.look()
+    assert source is not None
+    assert sensor.poll(source.read) == 10_000
 
 
 def test_the_processors_zone_is_preferred(tmp_path: Path) -> None:
@@ -170,12 +194,13 @@ def test_a_machine_without_sensors_says_so_by_null(tmp_path: Path) -> None:
     assert health.memory_mib_free is None
     rest = NodeHealth(memory_mib_free=health.memory_mib_free, queue_length=3)
     assert health == rest
+    assert sensors.views() == ()
 
 
 def test_the_operator_may_name_or_disable_the_temperature(tmp_path: Path) -> None:
     path = tmp_path / "probe"
     path.write_text("33000")
-    named = Sensors(SensorSettings(temperature_path=path, poll_interval_ms=50), root=tmp_path)
+    named = Sensors(SensorSettings(temperature=str(path), poll_interval_ms=50), root=tmp_path)
     named.start()
     try:
         for _ in range(200):
@@ -184,9 +209,13 @@ def test_the_operator_may_name_or_disable_the_temperature(tmp_path: Path) -> Non
             threading.Event().wait(0.02)
         assert named.health(0).temperature_c == 33.0
         assert named.health(0).cpu_percent is not None
+        assert named.health(0).capacity_percent == 100
+        assert [(each.name, each.source, each.value) for each in named.views()] == [
+            ("temperature", str(path), 33.0)
+        ]
     finally:
         named.stop()
-    settings = SensorSettings(temperature_path=path, is_temperature_disabled=True)
+    settings = SensorSettings(temperature=str(path), is_temperature_disabled=True)
     assert Sensors(settings, root=tmp_path)._temperature is None
 
 
@@ -229,3 +258,39 @@ def test_a_containers_free_memory_counts(tmp_path: Path) -> None:
     (folder / "memory.max").write_text(str(64 * 1024 * 1024))
     (folder / "memory.current").write_text(str(60 * 1024 * 1024))
     assert Sensors(SensorSettings(), root=tmp_path).health(0).memory_mib_free == 4
+
+
+def test_swap_in_use_is_told_and_no_swap_is_null(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    meminfo = tmp_path / "proc/meminfo"
+    meminfo.write_text("MemTotal: 1000000 kB\nSwapTotal:  2097152 kB\nSwapFree:  1048576 kB\n")
+    assert Sensors(SensorSettings(), root=tmp_path).health(0).swap_mib_used == 1024
+    meminfo.write_text("MemTotal: 1000000 kB\nSwapTotal:  0 kB\nSwapFree:  0 kB\n")
+    assert Sensors(SensorSettings(), root=tmp_path).health(0).swap_mib_used is None
+
+
+@pytest.mark.parametrize(("clocks", "capacity"), [(("600000", "1500000"), 40), (None, 50)])
+def test_a_board_that_throttles_has_less_capacity_and_says_why(
+    tmp_path: Path, clocks, capacity: int
+) -> None:
+    """T25: under-voltage at 38 C."""
+    flags = tmp_path / "sys/devices/platform/soc/soc:firmware/get_throttled"
+    flags.parent.mkdir(parents=True)
+    flags.write_text("50005\n")
+    if clocks is not None:
+        policy = tmp_path / "sys/devices/system/cpu/cpufreq/policy0"
+        policy.mkdir(parents=True)
+        (policy / "scaling_cur_freq").write_text(clocks[0])
+        (policy / "cpuinfo_max_freq").write_text(clocks[1])
+    sensors = Sensors(SensorSettings(), root=tmp_path, run=lambda _: None)
+    source = sensors._throttling.look()
+    assert source is not None
+    sensors._throttling.poll(source.read)
+    health = sensors.health(0)
+    assert health.limits[:2] == ("undervoltage", "throttled")
+    assert health.capacity_percent == capacity
+    flags.write_text("50000\n")
+    sensors._throttling.poll(source.read)
+    health = sensors.health(0, 0.5, is_governed=True)
+    assert health.limits == ("undervoltage_before", "throttled_before", "governor")
+    assert health.capacity_percent == 50

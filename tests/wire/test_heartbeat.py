@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from din.domain.node import NodeHealth, NodeId
+from din.domain.node import SPEED_LIMITS, NodeHealth, NodeId
 from din.errors import DinError, TooLarge, UsageError
 from din.wire.heartbeat import (
-    BEAT,
     BEAT_BYTES_MAX,
     UTILIZATION_SOURCES,
     Heartbeat,
@@ -41,6 +40,11 @@ healths = st.builds(
     temperature_c=tenths(-40, 150),
     power_w=tenths(0, 6553),
     queue_length=u32,
+    capacity_percent=st.none() | st.integers(0, 100),
+    limits=st.sets(st.sampled_from(SPEED_LIMITS)).map(
+        lambda found: tuple(each for each in SPEED_LIMITS if each in found)
+    ),
+    swap_mib_used=st.none() | u32,
 )
 beats = st.builds(
     Heartbeat,
@@ -56,9 +60,11 @@ def beat(**health: object) -> Heartbeat:
 
 
 @given(original=beats)
-def test_every_beat_comes_back_in_forty_bytes(original: Heartbeat) -> None:
+def test_every_beat_comes_back_in_forty_bytes_or_seven_more(original: Heartbeat) -> None:
+    health = original.health
+    has_tail = bool(health.limits) or (health.capacity_percent, health.swap_mib_used) != (None,) * 2
     body = encode_heartbeat(original)
-    assert len(body) == BEAT.size == 40
+    assert len(body) == (47 if has_tail else 40)
     assert decode_heartbeat(body) == original
 
 
@@ -89,6 +95,10 @@ def test_random_bytes_raise_nothing_but_our_errors(body: bytes) -> None:
         {"memory_mib_free": -1},
         {"queue_length": 2**32},
         {"utilization_source": "guess"},
+        {"capacity_percent": 101},
+        {"capacity_percent": -1},
+        {"limits": ("tired",)},
+        {"swap_mib_used": -1},
     ],
 )
 def test_values_that_no_sensor_may_say_are_refused(health: dict[str, object]) -> None:
@@ -113,6 +123,20 @@ def test_a_longer_beat_of_a_newer_node_is_read_as_far_as_known() -> None:
         decode_heartbeat(body[:-1])
     with pytest.raises(UsageError, match="format 2"):
         decode_heartbeat(b"\x02" + body[1:])
+
+
+def test_a_tail_that_is_promised_has_to_be_there() -> None:
+    body = encode_heartbeat(beat(capacity_percent=50, limits=("undervoltage",)))
+    with pytest.raises(UsageError, match="6 bytes of 7"):
+        decode_heartbeat(body[:-1])
+    with pytest.raises(UsageError, match="capacity 101"):
+        decode_heartbeat(body[:40] + b"\x65" + body[41:])
+
+
+def test_limits_that_a_newer_node_knows_are_passed_over() -> None:
+    body = bytearray(encode_heartbeat(beat(limits=("throttled",))))
+    body[41] |= 0x80
+    assert decode_heartbeat(body).health.limits == ("throttled",)
 
 
 def test_an_unknown_source_reads_as_other() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 from din.config import NodeConfig, default_node_name
 from din.domain.device import parse_device_type
 from din.domain.node import NodeId, NodeProfile
 from din.errors import UsageError
-from din.system.accelerators import Accelerator, AcceleratorReader, find_accelerator
+from din.system.accelerator_facts import Accelerator
+from din.system.accelerators import AcceleratorReader, find_accelerator
 from din.system.fingerprint import take_fingerprint
 from din.system.identity import Identity
 from din.system.patience import answer_within
@@ -83,7 +83,7 @@ def make_profile(
 def sensor_settings(config: NodeConfig) -> SensorSettings:
     """What the operator says about sensors. Raises UsageError."""
     return SensorSettings(
-        temperature_path=Path(config.temp_sensor) if config.temp_sensor else None,
+        temperature=config.temp_sensor,
         is_temperature_disabled=config.disable_temp_monitoring,
         poll_interval_ms=config.temp_poll_interval_ms,
     )

@@ -35,7 +35,7 @@ from din.agent.profile import (
     sensor_settings,
 )
 from din.agent.router import Router
-from din.agent.sensor_news import SensorNews
+from din.agent.senses import Senses
 from din.agent.slices import Slices
 from din.agent.socket_path import socket_path
 from din.agent.standing import told
@@ -87,11 +87,10 @@ class Agent:
         self._tls = trust.identity if trust is not None else None
         self._loop = asyncio.get_running_loop()
         self._config, self._identity = config, identity
-        self._sensors, self._profile = sensors, profile
+        self._profile = profile
         self._log = Log(is_plain=is_read_by_a_person())
         report = self._log.report
         self._engines = Engines(config.backends, Path(config.state_dir), report, self._tell)
-        self._sensor_news = SensorNews(sensors.troubles, report)
         self._random = Random()
         self._addresses = self._make_addresses()
         self._socket_path = socket_path(Path(config.state_dir), identity.node_id)
@@ -101,6 +100,7 @@ class Agent:
         self._zygote = Zygote(
             self._loop, lambda text: report("zygote", reason=text), is_insecure=config.insecure
         )
+        self._senses = Senses(config, sensors, lambda: self._zygote.pid, report)
         self._offers = Offers(report)
         self._files = files = self._make_files()
         self._unsealer = Unsealer(Path(config.state_dir) / "trust")
@@ -167,12 +167,6 @@ class Agent:
         """Begin to leave; repeating it is harmless."""
         self._stop.set()
 
-    def _warn_of_sensor(self) -> None:
-        sensor = self._config.temp_sensor
-        if sensor and not os.access(sensor, os.R_OK):
-            warning = f"temperature sensor {sensor} cannot be read, the temperature stays unknown"
-            self._log.report("sensor_warning", warning=warning)
-
     @property
     def gateway_url(self) -> str:
         """Where the node is registered now; empty = nowhere."""
@@ -183,7 +177,6 @@ class Agent:
         port = self._listen()
         for warning in self._identity.warnings:
             self._log.report("identity_warning", warning=warning)
-        self._warn_of_sensor()
         self._log.report(
             "started",
             node_id=self._identity.node_id,
@@ -203,6 +196,7 @@ class Agent:
         joining = self._loop.create_task(self._joiner.run())
         stopping = self._loop.create_task(self._stop.wait())
         try:
+            self._senses.start(self._loop)
             await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if joining.done():
                 joining.result()  # raises: without `stop` it ends by an error only
@@ -254,10 +248,9 @@ class Agent:
 
     def _health(self) -> NodeHealth:
         now_ms = self._loop.time() * 1000
-        self._sensor_news.look(now_ms)
         self._way_news.look(now_ms)
         self._engines.look(now_ms)
-        return self._sensors.health(self._executor.queue_length)
+        return self._senses.health(now_ms, self._executor.queue_length)
 
     def _on_joined(self, joined: Joined) -> None:
         """A registration was accepted, the first or another one."""
@@ -332,6 +325,7 @@ class Agent:
     async def _close(self) -> None:
         self._router.is_stopping = True
         self._addresses.close()
+        self._senses.close()
         if self._redialler is not None:
             await self._redialler.stop("the node stops")
         await asyncio.gather(*self._changes, return_exceptions=True)

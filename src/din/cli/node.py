@@ -33,6 +33,11 @@ def standing(view: NodeView) -> str:
     return view.status if is_said else f"{view.status}, draining"
 
 
+def _capacity(view: NodeView) -> str:
+    share = view.health.capacity_percent
+    return UNKNOWN if share is None else str(share)
+
+
 COLUMNS: Final[tuple[Column[NodeView], ...]] = (
     Column("NAME", lambda node: node.name),
     Column("STATUS", standing),
@@ -48,6 +53,7 @@ COLUMNS: Final[tuple[Column[NodeView], ...]] = (
     Column(
         "GPU %", lambda node: number(node.health.accelerator_percent), is_wide=True, is_number=True
     ),
+    Column("CAPACITY %", _capacity, is_wide=True, is_number=True),
     Column("RESERVED", lambda node: mebibytes(node.memory_mib_reserved), is_wide=True),
     Column("ADDRESS", lambda node: node.address or UNKNOWN, is_wide=True),
     Column("REASON", lambda node: node.reason, is_wide=True),
@@ -168,8 +174,11 @@ def _facts(view: NodeView) -> list[tuple[str, str]]:
         ("cpu", _measured(number(health.cpu_percent, 1), " %")),
         ("memory", f"{mebibytes(health.memory_mib_free)} free of {mebibytes(view.memory_mib)}"),
         ("reserved", f"{mebibytes(view.memory_mib_reserved)} for slices"),
+        ("swap", f"{mebibytes(health.swap_mib_used)} used" if health.swap_mib_used else ""),
         ("temperature", _measured(number(health.temperature_c, 1), " C")),
         ("power", _measured(number(health.power_w, 1), " W")),
+        ("capacity", _measured(_capacity(view), " %")),
+        ("slowed by", ", ".join(health.limits)),
         ("gpu", _measured(number(health.accelerator_percent, 1), " %")),
         ("utilization_source", health.utilization_source or UNKNOWN),
         ("queue", str(health.queue_length)),

@@ -132,7 +132,7 @@ def gateway_options(function: Function) -> Function:
 def node_options(function: Function) -> Function:
     """Options of `din node start`: the seeds' flags and what joining needs."""
     return _apply(
-        _joining_options(function),
+        _sensor_options(_joining_options(function)),
         (
             click.option("--name", help="Unique in the cluster; from the host name."),
             click.option(
@@ -149,11 +149,41 @@ def node_options(function: Function) -> Function:
                 help="GPU memory to offer.",
             ),
             click.option("--npu-core", type=int, help="NPU cores to offer."),
+            click.option("--memory-mib", type=int, metavar="MIB", help="Memory to offer."),
+            click.option("--slice-quota-mib", type=int, help="Disk for slices, MiB; 16384."),
+            click.option(
+                "--label",
+                "labels",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="For slices that ask for it. Repeatable.",
+            ),
+        ),
+    )
+
+
+def _sensor_options(function: Function) -> Function:
+    return _apply(
+        function,
+        (
             click.option(
                 "--temp-sensor",
                 type=click.Path(),
                 metavar="PATH",
-                help="File with thousandths of a degree C.",
+                help="File with thousandths of a degree C, tmp102:BUS[:ADDRESS] or ipmi:SENSOR.",
+            ),
+            click.option(
+                "--temp-limit-c",
+                type=float,
+                metavar="C",
+                help="Where workers begin to lose cores; from the hardware's own limit.",
+            ),
+            click.option(
+                "--watchdog",
+                "watchdog_device",
+                type=click.Path(),
+                metavar="PATH",
+                help="Restart the machine when the node stands still, such as /dev/watchdog.",
             ),
             click.option(
                 "--disable-temp-monitoring",
@@ -166,15 +196,6 @@ def node_options(function: Function) -> Function:
                 type=int,
                 metavar="MS",
                 help="Between two looks at the sensor; 500.",
-            ),
-            click.option("--memory-mib", type=int, metavar="MIB", help="Memory to offer."),
-            click.option("--slice-quota-mib", type=int, help="Disk for slices, MiB; 16384."),
-            click.option(
-                "--label",
-                "labels",
-                multiple=True,
-                metavar="NAME=VALUE",
-                help="For slices that ask for it. Repeatable.",
             ),
         ),
     )

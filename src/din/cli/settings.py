@@ -11,8 +11,17 @@ import click
 
 from din.cli.display import UNKNOWN, Column, show, show_facts
 from din.cli.frame import Command, output_option, say
+from din.cli.knobs import (
+    Knob,
+    Origin,
+    build,
+    knobs,
+)
 from din.cli.sources import SYSTEM_FILE, Loaded, collect, load_gateway, load_node, user_file
-from din.config import SECTIONS, Knob, Origin, Section, build, knobs
+from din.config import (
+    SECTIONS,
+    Section,
+)
 from din.errors import NotFound
 
 

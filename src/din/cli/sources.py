@@ -21,18 +21,20 @@ from typing import Final, NamedTuple, cast
 
 import msgspec
 
+from din.cli.knobs import (
+    LISTS,
+    Origin,
+    build,
+    defaults_of,
+)
 from din.client.credentials import KEY_VARIABLE
 from din.config import (
     HANDOVER_VARIABLE,
-    LISTS,
     SECTIONS,
     GatewayConfig,
     NodeConfig,
-    Origin,
     Section,
-    build,
     default_node_name,
-    defaults_of,
 )
 from din.errors import UsageError
 

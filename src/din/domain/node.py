@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, NewType
+from typing import Final, Literal, NewType, get_args
 
 from msgspec import Struct
 
@@ -16,6 +16,22 @@ NodeStatus = Literal["joining", "ready", "suspect", "lost", "draining"]
 """joining: registered, no link yet. ready: routable. suspect: silent or failed, not routable.
 lost: gone from membership. draining: takes nothing new, serves what it holds until
 other nodes do."""
+
+
+SpeedLimit = Literal[
+    "undervoltage",
+    "frequency_capped",
+    "throttled",
+    "soft_temperature_limit",
+    "undervoltage_before",
+    "frequency_capped_before",
+    "throttled_before",
+    "soft_temperature_limit_before",
+    "governor",
+]
+"""Why a node is slower than it could be; `..._before` = since its start, not now."""
+SPEED_LIMITS: Final[tuple[SpeedLimit, ...]] = get_args(SpeedLimit)
+"""By bit on the wire, the lowest first."""
 
 
 class NodeProfile(Struct, frozen=True, kw_only=True):
@@ -60,6 +76,12 @@ class NodeHealth(Struct, frozen=True, kw_only=True):
     power_w: float | None = None
     queue_length: int = 0
     """Requests accepted and not finished on the node: counted, not measured."""
+    capacity_percent: int | None = None
+    """Share of its speed that it has now: below 100 its governor or its hardware slows it down.
+    None = nothing there could tell."""
+    limits: tuple[SpeedLimit, ...] = ()
+    """Why it is slower, or was since its start."""
+    swap_mib_used: int | None = None
 
 
 class FleetNode(Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from din.domain.views import ModelView, NodeView, ReplicaView, SliceView, StuckS
 from din.errors import NotFound
 from din.gateway.core import Gateway
 from din.gateway.deployment.holding import Holding
+from din.gateway.nodes.derating import slowdown_words
 from din.gateway.registration.record import ModelRecord
 
 
@@ -40,13 +41,19 @@ def node_view(
         address=next((each for each in profile.addresses if each.startswith("tcp:")), ""),
         profile=profile if is_whole else None,
         engines=gateway.links.engines.of(profile.node_id) if is_whole else (),
-        warnings=gateway.fleet.warnings_of(profile.node_id),
+        warnings=_warnings_of(gateway, member),
         is_draining=gateway.drains.is_leaving(profile.node_id),
         is_drain_forced=gateway.drains.is_forced(profile.node_id),
         is_insecure_network=profile.is_insecure_network,
         is_revoked=gateway.roll.is_revoked(profile.node_id),
         stuck=_stuck_on(gateway, profile.node_id) if stuck is None else stuck,
     )
+
+
+def _warnings_of(gateway: Gateway, member: Member) -> tuple[str, ...]:
+    slowdown = slowdown_words(member.health)
+    warnings = gateway.fleet.warnings_of(member.profile.node_id)
+    return (*warnings, slowdown) if slowdown else warnings
 
 
 def slice_label(holding: Holding, index: int) -> str:

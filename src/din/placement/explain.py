@@ -193,6 +193,9 @@ def _outscored(
     def make(row: int) -> Rejection:
         mine = outlook.score(part, row)
         detail = EXPECTED_MEANS if mine > best else "as good by itself, worse for the whole plan"
+        slowness = float(table.slowness[row])
+        if slowness > 1.0:
+            detail += f"; it runs at {100 / slowness:.0f} % (heat or supply)"
         return Rejection(
             slice_index=part.index,
             node_id=table.node_id(row),

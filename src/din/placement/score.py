@@ -1,7 +1,8 @@
 """How good each node is for a slice, as an array; and the choice of one.
 
-score = (queue + 1) * t * (1 + penalty * (1 - health)) * (1 + cpu_weight * cpu_load); the smallest
-wins. t is the slice's measured time on the node, or what is known of it elsewhere.
+score = (queue + 1) * t * (1 + penalty * (1 - health)) * (1 + cpu_weight * cpu_load) / capacity; the
+smallest wins. t is the slice's measured time on the node, or what is known of it elsewhere;
+capacity the share of its speed that heat or a weak supply leaves a node, 1 where nothing tells.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _FORBIDDEN: Final = np.float32(1e30)
 
 
 def load_factor(table: FleetTable, policy: Policy) -> npt.NDArray[np.float32]:
-    """Per row what a slice's time is multiplied by: queue, health and CPU load."""
+    """Per row what a slice's time is multiplied by: queue, health, CPU load and slowness."""
     size = table.size
     weights = policy.weights
     factor = table.health[:size] * np.float32(-weights.penalty)
@@ -47,6 +48,7 @@ def load_factor(table: FleetTable, policy: Policy) -> npt.NDArray[np.float32]:
         load = table.cpu_load[:size] * np.float32(weights.cpu)
         load += np.float32(1.0)
         factor *= load
+    factor *= table.slowness[:size]
     return factor
 
 

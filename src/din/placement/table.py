@@ -28,6 +28,8 @@ Rows = npt.NDArray[np.int64]
 CAPACITY_AT_START: Final = 64
 CPU_LOAD_UNKNOWN: Final = 0.5
 """A node that cannot measure its CPU counts as half loaded: it neither attracts nor repels."""
+CAPACITY_PERCENT_MIN: Final = 5
+"""A node that says less counts as this."""
 ELIGIBLE_CACHED_MAX: Final = 256
 
 STATUS_CODE: Final[dict[NodeStatus, int]] = {
@@ -68,6 +70,9 @@ class FleetTable:
         self.memory_mib_reserved: Floats = np.zeros(capacity, dtype=np.float32)
         self.memory_mib_room: Floats = np.zeros(capacity, dtype=np.float32)
         """Free (where unknown: total) minus reserved."""
+        self.slowness: Floats = np.ones(capacity, dtype=np.float32)
+        """What times are multiplied by while its governor or hardware slows it down; 1 = nothing
+        does, or nothing could tell."""
         self.slices_held: Floats = np.zeros(capacity, dtype=np.float32)
         self.accelerator_mib_free: Floats = np.full(capacity, _NAN, dtype=np.float32)
 
@@ -167,6 +172,7 @@ class FleetTable:
         self.memory_mib_free[row] = _NAN if free is None else free
         accelerator = health.accelerator_memory_mib_free
         self.accelerator_mib_free[row] = _NAN if accelerator is None else accelerator
+        self.slowness[row] = 100 / max(health.capacity_percent or 100, CAPACITY_PERCENT_MIN)
         self._set_room(row)
 
     def set_health(self, node_id: NodeId, health_score: float) -> None:
@@ -278,6 +284,7 @@ _COLUMNS: Final = (
     "memory_mib_free",
     "memory_mib_reserved",
     "memory_mib_room",
+    "slowness",
     "slices_held",
     "accelerator_mib_free",
 )

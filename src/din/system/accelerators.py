@@ -10,48 +10,21 @@ from __future__ import annotations
 
 import ctypes
 import re
-import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from msgspec import Struct
+from din.system.accelerator_facts import MIB, Accelerator, AcceleratorSample
+from din.system.readings import Run, first_number, key_values, number_of, read_text, run_tool
+from din.system.sysfs_gpu import RockchipNpu, SysfsGpu
 
-PROBE_SECONDS_MAX: Final = 5.0
-OUTPUT_BYTES_MAX: Final = 64 * 1024
 FALLBACK_EVERY_SAMPLES: Final = 10
 """nvidia-smi costs a process: it is asked for every tenth sample only, when NVML cannot say."""
-MIB: Final = 1024 * 1024
 _NVML_NAMES: Final = ("libnvidia-ml.so.1", "libnvidia-ml.so")
 _SMI_QUERY: Final = "name,memory.total,memory.free,utilization.gpu,temperature.gpu,power.draw"
-_NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
 
-Run = Callable[[Sequence[str]], str | None]
-"""Runs a command; its output, or None when it is missing, fails or takes too long."""
 Load = Callable[[str], Any]
-
-
-class Accelerator(Struct, frozen=True, kw_only=True):
-    """What the accelerator is."""
-
-    name: str
-    memory_mib: int | None
-    device_part: str
-    """Middle and end of the device type, for example `cuda12.4` or `ascend310p-cann6.3`."""
-    source: str
-
-
-class AcceleratorSample(Struct, frozen=True, kw_only=True):
-    """How it is doing. None = not measured."""
-
-    percent: float | None = None
-    memory_mib_free: int | None = None
-    temperature_c: float | None = None
-    power_w: float | None = None
-    source: str | None = None
-    """Who measured `percent`."""
 
 
 class AcceleratorReader(Protocol):
@@ -64,25 +37,6 @@ class AcceleratorReader(Protocol):
     def sample(self) -> AcceleratorSample:
         """How it is doing now."""
         ...
-
-
-def run_tool(command: Sequence[str]) -> str | None:
-    """Run a vendor's tool with a time limit."""
-    path = shutil.which(command[0])
-    if path is None:
-        return None
-    try:
-        done = subprocess.run(
-            [path, *command[1:]],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=PROBE_SECONDS_MAX,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout[:OUTPUT_BYTES_MAX].decode(errors="replace") if done.returncode == 0 else None
 
 
 def find_accelerator(
@@ -102,7 +56,7 @@ def find_accelerator(
         nvml = Nvml.probe(load, smi)
         if nvml is not None:
             return nvml
-    return smi or NpuSmi.probe(run, root) or SysfsGpu.probe(root)
+    return smi or NpuSmi.probe(run, root) or SysfsGpu.probe(root) or RockchipNpu.probe(root)
 
 
 class Nvml:
@@ -116,6 +70,8 @@ class Nvml:
         self._fallback = fallback
         self._samples = 0
         self._last_fallback: float | None = None
+        self._instance = self._first_instance()
+        self._is_divided = self._instance is not None
 
     @classmethod
     def probe(cls, load: Load = ctypes.CDLL, fallback: NvidiaSmi | None = None) -> Nvml | None:
@@ -150,7 +106,10 @@ class Nvml:
     def sample(self) -> AcceleratorSample:
         """Utilisation falls back to nvidia-smi where NVML answers "not supported"."""
         rates = (ctypes.c_uint * 2)()
-        has_rates = self._ask("nvmlDeviceGetUtilizationRates", ctypes.byref(rates))
+        # A divided card's utilisation is that of all its instances: it would count for each.
+        has_rates = not self._is_divided and self._ask(
+            "nvmlDeviceGetUtilizationRates", ctypes.byref(rates)
+        )
         percent, source = (float(rates[0]), "nvml") if has_rates else self._from_fallback()
         temperature, power = ctypes.c_uint(), ctypes.c_uint()
         has_temperature = self._ask("nvmlDeviceGetTemperature", 0, ctypes.byref(temperature))
@@ -160,12 +119,13 @@ class Nvml:
             percent=percent,
             memory_mib_free=None if memory is None else memory[1] // MIB,
             temperature_c=float(temperature.value) if has_temperature else None,
-            power_w=power.value / 1000 if has_power else None,
+            power_w=power.value / 1000 if has_power and not self._is_divided else None,
             source=source,
+            bandwidth_percent=float(rates[1]) if has_rates else None,
         )
 
     def _from_fallback(self) -> tuple[float | None, str | None]:
-        if self._fallback is None:
+        if self._fallback is None or self._is_divided:
             return None, None
         if self._samples % FALLBACK_EVERY_SAMPLES == 0:
             self._last_fallback = self._fallback.sample().percent
@@ -175,9 +135,19 @@ class Nvml:
 
     def _memory(self) -> tuple[int, int] | None:
         memory = (ctypes.c_ulonglong * 3)()  # total, free, used
-        if not self._ask("nvmlDeviceGetMemoryInfo", ctypes.byref(memory)):
+        device = self._instance or self._device
+        if not self._ask_system("nvmlDeviceGetMemoryInfo", device, ctypes.byref(memory)):
             return None
         return memory[0], memory[1]
+
+    def _first_instance(self) -> ctypes.c_void_p | None:
+        """Of a card that is divided (MIG); None for a whole one."""
+        now, later, instance = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_void_p()
+        has_mode = self._ask("nvmlDeviceGetMigMode", ctypes.byref(now), ctypes.byref(later))
+        if not (has_mode and now.value == 1):
+            return None
+        found = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", 0, ctypes.byref(instance))
+        return instance if found else None
 
     def _ask(self, function: str, *arguments: Any) -> bool:
         return self._ask_system(function, self._device, *arguments)
@@ -278,6 +248,9 @@ class NpuSmi:
             temperature_c=first_number(temperatures, "temperature (c)", "npu temperature (c)"),
             power_w=first_number(powers, "power dissipation(w)", "npu real-time power(w)"),
             source=None if percent is None else "npu-smi",
+            bandwidth_percent=first_number(
+                usages, "hbm bandwidth usage rate(%)", "ddr bandwidth usage rate(%)"
+            ),
         )
 
     def _usages(self) -> dict[str, str]:
@@ -290,86 +263,6 @@ class NpuSmi:
             if found:
                 return f"cann{found[1]}"
         return ""
-
-
-class SysfsGpu:
-    """A GPU whose driver tells its load by files: amdgpu, and Tegra's integrated GPU."""
-
-    def __init__(self, folder: Path, kind: str, load_file: str, load_divisor: int) -> None:
-        self._folder = folder
-        self._kind = kind
-        self._load_file = load_file
-        self._load_divisor = load_divisor
-
-    @classmethod
-    def probe(cls, root: Path = Path("/")) -> SysfsGpu | None:
-        """The first GPU with a readable load, or None."""
-        for folder in sorted((root / "sys/class/drm").glob("card[0-9]*/device")):
-            if read_number(folder / "gpu_busy_percent") is not None:
-                return cls(folder, "amdgpu", "gpu_busy_percent", 1)
-        for name in ("sys/devices/gpu.0", "sys/devices/platform/gpu.0"):
-            if read_number(root / name / "load") is not None:
-                return cls(root / name, "tegra", "load", 10)
-        return None
-
-    def describe(self) -> Accelerator:
-        """Driver name; memory where the driver tells it."""
-        total = read_number(self._folder / "mem_info_vram_total")
-        name = (read_text(self._folder / "product_name") or "").strip()
-        return Accelerator(
-            name=name or f"{self._kind} GPU",
-            memory_mib=None if total is None else int(total) // MIB,
-            device_part=self._kind,
-            source="sysfs",
-        )
-
-    def sample(self) -> AcceleratorSample:
-        """Load and free memory; temperature belongs to the thermal sensors."""
-        load = read_number(self._folder / self._load_file)
-        total = read_number(self._folder / "mem_info_vram_total")
-        used = read_number(self._folder / "mem_info_vram_used")
-        free = None if total is None or used is None else int(total - used) // MIB
-        return AcceleratorSample(
-            percent=None if load is None else load / self._load_divisor,
-            memory_mib_free=free,
-            source=None if load is None else "sysfs",
-        )
-
-
-def number_of(text: str | None) -> float | None:
-    """The number that the text begins with; None for "[N/A]" and its kin."""
-    found = _NUMBER.match((text or "").strip())
-    return float(found[0]) if found else None
-
-
-def first_number(values: dict[str, str], *keys: str) -> float | None:
-    """The first of these keys that holds a number."""
-    numbers = (number_of(values.get(key)) for key in keys)
-    return next((each for each in numbers if each is not None), None)
-
-
-def key_values(text: str | None) -> dict[str, str]:
-    """`Key : value` lines, keys in lower case, the first of equal keys wins."""
-    found: dict[str, str] = {}
-    for line in (text or "").splitlines():
-        key, separator, value = line.partition(":")
-        if separator and value.strip():
-            found.setdefault(" ".join(key.lower().split()), value.strip())
-    return found
-
-
-def read_text(path: Path) -> str | None:
-    """A small file of the kernel; None when it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(OUTPUT_BYTES_MAX).decode(errors="replace").strip("\0")
-    except OSError:
-        return None
-
-
-def read_number(path: Path) -> float | None:
-    """The number in a small file; None when there is none."""
-    return number_of(read_text(path))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from din.errors import UsageError
 from din.system import packages
-from din.system.accelerators import MIB, Accelerator, read_number, read_text
+from din.system.accelerator_facts import MIB, Accelerator
+from din.system.readings import read_number, read_text
 from din.version import __version__
 from din.wire.registration import MODEL_BYTES_MAX, is_name
 

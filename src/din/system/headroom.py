@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from din.system.accelerators import read_number, read_text
 from din.system.fingerprint import cgroup_folders
+from din.system.readings import read_number, read_text
 
 MIB: Final = 1024 * 1024
 UNLIMITED_BYTES: Final = 1 << 62

@@ -1,4 +1,4 @@
-"""Heartbeat: 40 bytes that say "I live" and how the node feels, and a two-byte answer.
+"""Heartbeat: 40 or 47 bytes that say "I live" and how the node feels, and a two-byte answer.
 
     offset  0 u8   format, now 1          offset 20 u32 queue length, requests
     offset  1 u8   utilisation source     offset 24 u16 CPU, tenths of a percent
@@ -7,6 +7,11 @@
     offset  4 u64  node id                offset 32 u32 accelerator memory free, MiB
     offset 12 u32  session                offset 36 i16 temperature, tenths of a degree Celsius
     offset 16 u32  counter                offset 38 u16 power, tenths of a watt
+
+and where the node knows something of it
+
+    offset 40 u8   capacity, percent      offset 43 u32 swap used, MiB
+    offset 41 u16  bits of SPEED_LIMITS
 
 All big-endian. A field whose bit is clear was not measured; its bytes are zero and are not read, so
 "not measured" and "zero" are different bytes. Longer bodies (up to 64 bytes) come from newer nodes
@@ -20,12 +25,13 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from din.domain.node import NodeHealth, NodeId
+from din.domain.node import SPEED_LIMITS, NodeHealth, NodeId, SpeedLimit
 from din.errors import TooLarge, UsageError
 from din.wire.tlv import Buffer
 
 FORMAT: Final = 1
 BEAT: Final = struct.Struct(">BBH8sIIIHIHIhH")
+TAIL: Final = struct.Struct(">BHI")
 BEAT_BYTES_MAX: Final = 64
 NODE_ID_BYTES: Final = 8
 ANSWER: Final = struct.Struct(">BB")
@@ -35,9 +41,13 @@ UTILIZATION_SOURCES: Final = ("", "nvml", "nvidia-smi", "npu-smi", "sysfs", "wor
 """By number; 0 = nothing measures the accelerator. Numbers from newer nodes read as `other`."""
 
 MEASURED: Final = {"cpu": 1, "memory": 2, "accelerator": 4, "accelerator_memory": 8,
-                   "temperature": 16, "power": 32}  # fmt: skip
-"""Bits of the field at offset 2."""
-_CPU, _MEMORY, _ACCELERATOR, _ACCELERATOR_MEMORY, _TEMPERATURE, _POWER = MEASURED.values()
+                   "temperature": 16, "power": 32, "capacity": 64, "swap": 128,
+                   "limits": 256}  # fmt: skip
+"""Bits of the field at offset 2; those from 64 on are of the tail."""
+_CPU, _MEMORY, _ACCELERATOR, _ACCELERATOR_MEMORY, _TEMPERATURE, _POWER, *_ = MEASURED.values()
+_CAPACITY, _SWAP, _LIMITS = MEASURED["capacity"], MEASURED["swap"], MEASURED["limits"]
+_NO_TAIL: Final[tuple[None, tuple[SpeedLimit, ...], None]] = (None, (), None)
+_TAIL: Final = _CAPACITY | _SWAP | _LIMITS
 
 TEMPERATURE_C_RANGE: Final = (-40.0, 150.0)
 POWER_W_MAX: Final = 6553.5
@@ -59,7 +69,7 @@ class Heartbeat(Struct, frozen=True):
 
 
 def encode_heartbeat(beat: Heartbeat) -> bytes:
-    """40 bytes. Raises UsageError for a value that no sensor may say."""
+    """40 bytes, or 47. Raises UsageError for a value that no sensor may say."""
     health = beat.health
     measured = 0
     tenths: list[int] = []
@@ -79,10 +89,11 @@ def encode_heartbeat(beat: Heartbeat) -> bytes:
         measured |= bit if count is not None else 0
         mebibytes.append(0 if count is None else _u32(f"measurement {bit}", count))
     cpu, accelerator, temperature, power = tenths
-    return BEAT.pack(
+    tail_bits, tail = _encode_tail(health)
+    head = BEAT.pack(
         FORMAT,
         _source_number(health.utilization_source),
-        measured,
+        measured | tail_bits,
         _node_bytes(beat.node_id),
         _u32("session", beat.session),
         _u32("counter", beat.counter),
@@ -93,6 +104,43 @@ def encode_heartbeat(beat: Heartbeat) -> bytes:
         mebibytes[1],
         temperature,
         power,
+    )
+    return head + tail
+
+
+def _encode_tail(health: NodeHealth) -> tuple[int, bytes]:
+    """Bits of what was measured, and the bytes; nothing where nothing is known."""
+    capacity, swap = health.capacity_percent, health.swap_mib_used
+    bits = _CAPACITY if capacity is not None else 0
+    bits |= _SWAP if swap is not None else 0
+    bits |= _LIMITS if health.limits else 0
+    if not bits:
+        return 0, b""
+    limits = 0
+    for word in health.limits:
+        if word not in SPEED_LIMITS:
+            raise UsageError(f"heartbeat: speed limit {word!r} is not known")
+        limits |= 1 << SPEED_LIMITS.index(word)
+    share = round(_in_range(_CAPACITY, 0 if capacity is None else capacity, 0, 100))
+    return bits, TAIL.pack(share, limits, _u32("swap", swap or 0))
+
+
+def _decode_tail(
+    measured: int, tail: Buffer
+) -> tuple[int | None, tuple[SpeedLimit, ...], int | None]:
+    """Capacity, limits, swap. Bits of limits that are not known come from newer nodes."""
+    if len(tail) < TAIL.size:
+        raise UsageError(f"heartbeat ends early: {len(tail)} bytes of {TAIL.size} in its tail")
+    capacity, bits, swap = TAIL.unpack_from(tail)
+    if measured & _CAPACITY:
+        _in_range(_CAPACITY, capacity, 0, 100)
+    limits: tuple[SpeedLimit, ...] = tuple(
+        word for at, word in enumerate(SPEED_LIMITS) if bits >> at & 1
+    )
+    return (
+        capacity if measured & _CAPACITY else None,
+        limits if measured & _LIMITS else _NO_TAIL[1],
+        swap if measured & _SWAP else None,
     )
 
 
@@ -109,6 +157,9 @@ def decode_heartbeat(body: Buffer) -> Heartbeat:
     if beat_format != FORMAT:
         raise UsageError(f"heartbeat has format {beat_format}, this gateway reads {FORMAT}")
     # A gateway reads these by the ten thousand a second: what was not measured costs nothing.
+    capacity, limits, swap = (
+        _decode_tail(measured, body[BEAT.size :]) if measured & _TAIL else _NO_TAIL
+    )
     health = NodeHealth(
         cpu_percent=_tenths(_CPU, cpu, 0.0, 100.0) if measured & _CPU else None,
         memory_mib_free=memory if measured & _MEMORY else None,
@@ -124,6 +175,9 @@ def decode_heartbeat(body: Buffer) -> Heartbeat:
         ),
         power_w=_tenths(_POWER, power, 0.0, POWER_W_MAX) if measured & _POWER else None,
         queue_length=queue_length,
+        capacity_percent=capacity,
+        limits=limits,
+        swap_mib_used=swap,
     )
     return Heartbeat(NodeId(node.hex()), session, counter, health)
 

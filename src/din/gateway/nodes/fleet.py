@@ -47,6 +47,7 @@ from din.errors import Conflict
 from din.gateway.deployment.drains import DrainBook
 from din.gateway.deployment.hearing import FleetListener
 from din.gateway.deployment.holding import Known
+from din.gateway.nodes.derating import DeratingNews
 from din.gateway.nodes.samples import Samples
 from din.gateway.registration.cutting import wished_nodes
 from din.gateway.registration.names import id_of
@@ -90,6 +91,7 @@ class Fleet:
         self._random = random
         self._report = report
         self._samples = Samples(lambda node_id: self._told().loaded_mib(node_id))
+        self._derating = DeratingNews(report, self.name_of)
         self._listener: FleetListener | None = None
         self._scores: dict[NodeId, float] = {}
         self._warnings: dict[NodeId, tuple[str, ...]] = {}
@@ -307,6 +309,7 @@ class Fleet:
                     self._put(node_id)
                 case PublishForgotten(node_id=node_id):
                     self._warnings.pop(node_id, None)
+                    self._derating.forget(node_id)
                     if (name := self._samples.remove(node_id)) is not None:
                         self._told().forgotten(name)
                 case EvictSession(node_id=node_id, session=session, reason=reason):
@@ -355,6 +358,7 @@ class Fleet:
         if node_id in self._scores:
             self._scores[node_id] = score
         self._samples.take(node_id, health, score)
+        self._derating.look(node_id, health)
 
     def _fleet_node(self, member: Member) -> FleetNode:
         node_id = member.profile.node_id

@@ -275,12 +275,16 @@ class _FleetCollector(Collector):
             for name, value in _values_of(node, now_ms):
                 if value is not None:
                     families[name].add_metric(labels, value)
+            for limit in node.health.limits:
+                families["limit"].add_metric([*labels, limit], 1)
         yield from families.values()
 
     @staticmethod
     def _families() -> dict[str, GaugeMetricFamily]:
         return {
-            name: GaugeMetricFamily(f"din_{metric}", text, labels=[label])
+            name: GaugeMetricFamily(
+                f"din_{metric}", text, labels=[label] if isinstance(label, str) else label
+            )
             for name, metric, text, label in _GAUGES
         }
 
@@ -297,6 +301,9 @@ _GAUGES: Final = (
     ("gpu", "node_gpu_utilization_ratio", "As the node measured it.", "node"),
     ("heat", "node_temperature_celsius", "As the node measured it.", "node"),
     ("power", "node_power_watts", "As the node measured it.", "node"),
+    ("swap", "node_swap_used_bytes", "As the node measured it.", "node"),
+    ("capacity", "node_capacity_ratio", "Speed left by governor and hardware; 1 = all.", "node"),
+    ("limit", "node_speed_limited_info", "Always 1; why it is or was slower.", ("node", "reason")),
 )
 _MIB: Final = 1024 * 1024
 
@@ -313,3 +320,6 @@ def _values_of(node: FleetNode, now_ms: int) -> Iterator[tuple[str, float | None
     yield "gpu", None if health.accelerator_percent is None else health.accelerator_percent / 100
     yield "heat", health.temperature_c
     yield "power", health.power_w
+    swap, capacity = health.swap_mib_used, health.capacity_percent
+    yield "swap", None if swap is None else swap * float(_MIB)
+    yield "capacity", None if capacity is None else capacity / 100
