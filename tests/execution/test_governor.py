@@ -1,4 +1,4 @@
-"""The thermal governor: caps before the hardware throttles, and does not go to and fro."""
+"""The thermal governor: caps before the hardware throttles, and does not swing."""
 
 from itertools import pairwise
 

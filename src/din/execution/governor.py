@@ -3,7 +3,7 @@
     temperature at the limit, or about to be      one step down, at most one each STEP_MS
     URGENT_C above the limit                      two steps
     HYSTERESIS_C below the limit for calm_ms      one step up
-    down again soon after a step up               calm_ms doubles: no to and fro
+    down again soon after a step up               calm_ms doubles, so nothing swings
     no temperature for STALE_MS                   all cores again, it knows nothing
 
 Knows no clock and no sensor: `take` gets the time and the temperature.
