@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from din.cli.infer import _plain
-from din.cli.trace import tries_of, waterfall
+from din.cli.trace import compression_lines, tries_of, waterfall
 from din.domain.request import Span
 from din.domain.result import CONTENT_TYPE, result_of_trace
 from din.domain.views import ModelList, PlanView, StuckSlice
@@ -305,6 +305,16 @@ def test_a_trace_is_a_waterfall_of_80_columns(run: Run) -> None:
     assert told.stdout == WATERFALL
     assert max(map(len, told.stdout.splitlines())) <= 80
     assert "\x1b" not in told.stdout
+
+
+def test_a_trace_says_what_was_compressed_to_how_much_and_how_long_that_took() -> None:
+    def span(**more: int) -> Span:
+        return Span(node="edge-1", slice_index=0, phase="head", kind="encode", start_ms=1.0,
+                    duration_ms=2.34, **more)  # fmt: skip
+
+    some = span(compressed_bytes=256 * 1024, uncompressed_bytes=1024 * 1024)
+    told = list(compression_lines([span(), some]))
+    assert told == ["head @edge-1 compressed 1.0 MiB to 256.0 KiB (25%), 2.3 ms"]
 
 
 def test_a_waterfall_of_long_names_keeps_to_its_width() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from din.domain.deployment import Epoch, Route
 from din.domain.model import GATEWAY, Edge, Slice
 from din.domain.node import NodeId
+from din.domain.strategy import Compression
 from din.domain.tensor import TensorMeta, TensorSpec, offsets_of
 from din.execution.core import Execution
 from din.execution.events import (
@@ -56,8 +57,9 @@ def spec(name: str) -> TensorSpec:
     return TensorSpec(name, "FP32", ("batch", 4))
 
 
-def slice_of(index: int) -> Slice:
+def slice_of(index: int, compression: Compression = "none") -> Slice:
     return Slice(
+        compression=compression,
         index=index,
         slice_id=f"{index:064x}",
         name=f"part{index}",
@@ -66,8 +68,8 @@ def slice_of(index: int) -> Slice:
     )
 
 
-def loaded(index: int, epoch: Epoch = EPOCH) -> SliceLoaded:
-    return SliceLoaded(epoch, slice_of(index), EDGES, ())
+def loaded(index: int, epoch: Epoch = EPOCH, compression: Compression = "none") -> SliceLoaded:
+    return SliceLoaded(epoch, slice_of(index, compression), EDGES, ())
 
 
 def frame(

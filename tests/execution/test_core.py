@@ -21,7 +21,8 @@ from execution_play import (
     loaded,
 )
 
-from din.domain.deployment import Epoch
+from din.domain.deployment import Epoch, Route
+from din.domain.model import GATEWAY, Edge
 from din.domain.request import SliceTiming
 from din.domain.tensor import TensorMeta
 from din.errors import BadTensor, Busy, ExecutionFailed
@@ -30,11 +31,13 @@ from din.execution.events import (
     Delivered,
     Forward,
     FrameRefused,
+    Outputs,
     Return,
     RunEnded,
     SliceUnloaded,
     Woke,
     WorkerDown,
+    WorkerUp,
 )
 from din.execution.limits import (
     DRAIN_QUIET_MS,
@@ -43,6 +46,7 @@ from din.execution.limits import (
     MEMORIES_MAX,
     QUEUE_MAX,
 )
+from din.execution.loaded import way_of
 from din.wire.messages import Accepted, BusyNode, Failed, Progress
 
 JOIN_NODES = (THERE, THERE, HERE)
@@ -84,6 +88,61 @@ def test_a_frame_with_all_inputs_runs_and_its_outputs_go_to_their_consumers(play
     assert to_one.run.timings == (SliceTiming(0, HERE, 0, 1300, 700),)
     assert not player.outputs
     assert player.core.is_idle
+
+
+def test_what_goes_to_slices_alone_may_cross_compressed_and_its_sizes_are_noted() -> None:
+    player = Player()
+    player.give(loaded(0, compression="zstd"))
+    player.give(WorkerUp((EPOCH, 0), WORKER))
+    player.arrive(frame(nodes=(HERE, THERE, HERE)))
+    (order,) = player.running.values()
+    assert order.compressible == {"features": {THERE}, "heads": {HERE}}
+    packed = TensorMeta("features", "FP32", (1, 4), 11, "zstd")
+    player.now_ms += 2
+    player.running.clear()
+    player.outputs.add(order.task)
+    player.give(RunEnded(order.task, Outputs((HEADS, packed), 700, None, 300)))
+    there = next(each for each in player.deliveries if each.node_id == THERE)
+    assert there.run.tensors == (packed,)
+    assert there.run.timings == (SliceTiming(0, HERE, 0, 1000, 700, 300, None, 11, 16),)
+
+
+def test_nothing_may_cross_compressed_where_nobody_asked_for_it(player: Player) -> None:
+    player.arrive(frame())
+    (order,) = player.running.values()
+    assert order.compressible == {}
+
+
+def test_an_answer_is_never_compressed() -> None:
+    edges = (Edge("photo", GATEWAY, (0,)), Edge("heads", 0, (1, GATEWAY)), Edge("more", 0, (1,)))
+    way = way_of(0, edges, Route(EPOCH, False, (HERE, THERE)), "zstd")
+    assert way.compressible == {"more": {THERE}}
+    assert way_of(0, edges, Route(EPOCH, False, (HERE, THERE))).compressible == {}
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        TensorMeta("scores", "FP32", (1, 4), 16, "zstd"),
+        TensorMeta("scores", "FP32", (1, 4), 0, "zstd"),
+        TensorMeta("scores", "FP32", (1, 4), 17, "zstd"),
+        TensorMeta("scores", "FP32", (1, 4), 9, "gzip"),
+        TensorMeta("scores", "FP32", (1, 4), 9),
+    ],
+)
+def test_an_input_in_as_many_bytes_as_cannot_be_is_refused(player: Player, meta) -> None:
+    run = frame(2, tensors=(meta,), producer=1, nodes=JOIN_NODES)
+    assert player.offer(run) is None
+    assert only_failure(player).code == BadTensor.code
+    assert not only_failure(player).is_retryable
+
+
+def test_an_input_that_came_compressed_takes_the_room_that_it_came_in(player: Player) -> None:
+    packed = TensorMeta("scores", "FP32", (1, 4), 9, "zstd")
+    player.arrive(heads())
+    player.arrive(frame(2, tensors=(packed,), producer=1, nodes=JOIN_NODES))
+    (order,) = player.running.values()
+    assert packed in {each.meta for each in order.inputs}
 
 
 def test_a_join_runs_once_all_producers_have_sent_and_merges_their_timings(player: Player) -> None:

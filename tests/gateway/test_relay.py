@@ -219,6 +219,7 @@ def test_a_body_over_the_limit_or_not_as_announced_ends_the_attempt_for_good():
         TensorMeta("boxes", "FP32", (4,), -16),
         TensorMeta("boxes", "FP32", (-4,), 16),
         TensorMeta("boxes", "WHAT", (4,), 16),
+        TensorMeta("boxes", "FP32", (4,), 12, "zstd"),
     ],
 )
 def test_a_tensor_whose_size_cannot_be_blames_its_sender(meta: TensorMeta):

@@ -23,6 +23,15 @@ def test_a_slice_starts_after_its_producer_ended_and_the_rest_is_transfer():
     assert (gateway.start_ms, gateway.duration_ms) == (9.0, 1.0)
 
 
+def test_what_was_compressed_stands_at_the_encoding_and_nowhere_else():
+    timings = [SliceTiming(0, "a", 0, 0, 4_000, 2_000, None, 300, 1000), timing(1, "b")]
+    spans = build_spans(timings, CHAIN, 20.0, NAMES)
+    (encode,) = [span for span in spans if span.kind == "encode"]
+    assert (encode.slice_index, encode.duration_ms) == (0, 2.0)
+    assert (encode.compressed_bytes, encode.uncompressed_bytes) == (300, 1000)
+    assert not any(span.uncompressed_bytes for span in spans if span is not encode)
+
+
 def test_spans_of_parallel_slices_overlap():
     edges = (
         Edge("x", GATEWAY, (0, 1)),

@@ -155,6 +155,7 @@ def hostile(ticket: int) -> list[tuple[str, object]]:
         ("negative dims", done(Placed(TensorMeta("y", "FP32", (-1, -4), 16), OUT))),
         ("unknown dtype", done(Placed(TensorMeta("y", "FP31", (4,), 16), OUT))),
         ("too many dims", done(Placed(TensorMeta("y", "FP32", (1,) * 30 + (4,), 16), OUT))),
+        ("compressed unasked", done(Placed(TensorMeta("y", "FP32", (4,), 12, "zstd"), OUT))),
         ("another name", done(Placed(TensorMeta("z", "FP32", (4,), 16), OUT))),
         ("one output too many", done(Placed(Y, OUT), Placed(Y, OUT + 64))),
         ("nothing", done()),
@@ -180,6 +181,31 @@ def test_a_worker_that_lies_is_cut_off(position: int):
                 it.channel.compute((), (), 1, it.told.append)
 
     asyncio.run(story())
+
+
+def test_outputs_come_compressed_where_that_was_asked():
+    async def story(meta: TensorMeta, is_fine: bool) -> None:
+        async with played() as it:
+            ticket = it.channel.compute((), ("y",), 1000, it.told.append, ("y",))
+            order = it.heard()
+            assert isinstance(order, Compute)
+            assert order.compressed == ("y",)
+            await it.say(Computed(ticket, (Placed(meta, OUT),), 5, encode_us=7))
+            assert it.channel.is_open == is_fine
+            if is_fine:
+                assert (it.result().metas, it.result().encode_us) == ((meta,), 7)
+                assert len(it.result().views[0]) == meta.nbytes
+
+    asyncio.run(story(TensorMeta("y", "FP32", (4,), 12, "zstd"), True))
+    asyncio.run(story(TensorMeta("y", "FP32", (4,), 16), True))
+    for wrong in (
+        TensorMeta("y", "FP32", (4,), 16, "zstd"),
+        TensorMeta("y", "FP32", (4,), 0, "zstd"),
+        TensorMeta("y", "FP32", (4,), 12, "gzip"),
+        TensorMeta("y", "FP32", (4,), 12, ""),
+        TensorMeta("y", "BYTES", (1,), 12, "zstd"),
+    ):
+        asyncio.run(story(wrong, False))
 
 
 def test_outputs_that_overlap_are_a_lie():

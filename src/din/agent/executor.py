@@ -63,6 +63,10 @@ class Post(Protocol):
         """Send outputs to another node, directly or through the gateway."""
         ...
 
+    def is_here(self, node_id: str) -> bool:
+        """Whether what is sent to a node stays on this machine."""
+        ...
+
 
 class Executor:
     """The execution core with hands. All calls in the loop's thread."""
@@ -233,17 +237,32 @@ class Executor:
                 raise Busy("the worker is gone")
             channel = known[1]
             done = partial(self._on_done, order.task)
-            ticket = channel.compute(placed, order.outputs, order.remaining_ms, done)
+            ticket = channel.compute(
+                placed, order.outputs, order.remaining_ms, done, self._compressed(order)
+            )
         except DinError as error:
             self.give(RunEnded(order.task, error))
         else:
             self._tickets[order.task] = (channel, ticket)
 
+    def _compressed(self, order: Submit) -> tuple[str, ...]:
+        """Outputs of which some copy leaves this machine."""
+        return tuple(
+            name
+            for name, nodes in order.compressible.items()
+            if not all(each == self._node_id or self._post.is_here(each) for each in nodes)
+        )
+
     def _on_done(self, task: int, outcome: OutputSet | DinError) -> None:
         channel, _ = self._tickets.pop(task)
         if isinstance(outcome, OutputSet):
             self._outputs[task] = outcome
-            facts = Outputs(outcome.metas, outcome.compute_us, outcome.accelerator_percent)
+            facts = Outputs(
+                outcome.metas,
+                outcome.compute_us,
+                outcome.accelerator_percent,
+                outcome.encode_us,
+            )
             self.give(RunEnded(task, facts))
         else:
             self.give(RunEnded(task, outcome))

@@ -277,6 +277,11 @@ class Peers:
         else:
             self._send(relay, replace(run, target=node_id), body, sent)
 
+    def is_here(self, node_id: str) -> bool:
+        """See executor.Post."""
+        link = self.link(node_id)
+        return link is not None and link.is_local
+
     def _forwarded_by(self, link: Link, run: Run, sent: Sent, trouble: str) -> None:
         if not trouble and link.is_open:
             forwarded = self._forwarded.setdefault(link, deque(maxlen=FORWARDED_MAX))

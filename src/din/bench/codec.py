@@ -1,5 +1,6 @@
-"""Encodings at the cuts: what the nodes that are appended cost against numpy, what they spare of
-the bytes, and how far off they leave the answers of a model."""
+"""Encodings and compression at the cuts: what the nodes that are appended cost against numpy, what
+is spared of the bytes, how far off the answers of a model are left, and what zstd costs and spares
+in that model."""
 
 from __future__ import annotations
 
@@ -17,24 +18,28 @@ from din.domain.encoding import Encoding, EncodingKind
 from din.domain.model import CarveRequest
 from din.domain.probe import TensorRange
 from din.domain.strategy import Strategy
-from din.domain.tensor import TensorSpec
+from din.domain.tensor import ZSTD, TensorMeta, TensorSpec
 from din.placement.precision import CODING_MS_PER_MIB, Refused, encoding_of
 from din.slicing.slicer import Sliced
+from din.worker.compression import Compressor
+from din.worker.tensors import NUMPY_TYPES
 
 MODEL, POINT = "centerface", "404"
 CHANNELS, SIDE = 64, 128
 MIB: Final = CHANNELS * SIDE * SIDE * 4 / 2**20
 OPSET: Final = 17
 SEED: Final = 1
+IMAGE_SHAPE: Final = (1, 3, 320, 320)
 LEFT_MAX: Final[dict[EncodingKind, float]] = {"uint8": 0.25, "fp16": 0.5}
 
 
 def codec(effort: Effort) -> Iterator[Row]:
     """Each kind of encoding, by itself and in a model."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    count = max(2, effort.repeats * effort.rounds // 150)
     for kind in LEFT_MAX:
-        yield _cost(kind, max(2, effort.repeats * effort.rounds // 150))
-    yield from _in_a_model()
+        yield _cost(kind, count)
+    yield from _in_a_model(count)
 
 
 def _cost(kind: EncodingKind, count: int) -> Row:
@@ -124,7 +129,7 @@ def _by_numpy(encoding: Encoding, plain: Any) -> tuple[Callable[[], Any], Callab
     return encode, lambda: (codes.astype(np.float32) - zero) * scale
 
 
-def _in_a_model() -> Iterator[Row]:
+def _in_a_model(count: int) -> Iterator[Row]:
     import numpy as np
 
     data, feeds = fetched(MODEL).read_bytes(), feeds_of(MODEL)
@@ -143,6 +148,50 @@ def _in_a_model() -> Iterator[Row]:
             "magnitude off, calibrated on the very input"
         )
         yield figure(f"{kind}, bytes that cross", left, "of FP32", how, at_most=left_max)
+        yield from _compressed(f"zstd behind {kind}", sliced, crossing, count)
+    yield from _compressed("zstd", _cut(data, {}), list(specs), count)
+
+
+def _compressed(name: str, sliced: Sliced, crossing: list[str], count: int) -> Iterator[Row]:
+    """What a worker's compressor makes of what crosses; no goal is set for it."""
+    import numpy as np
+
+    (tensor,) = feeds_of(MODEL)
+    image = np.random.default_rng(SEED).uniform(0, 255, IMAGE_SHAPE).astype(np.float32)
+    found = _run(sliced, {tensor: image})
+    values = {each: found[each] for each in crossing}
+    nbytes = sum(value.nbytes for value in values.values())
+    compressor = Compressor()
+    frames = {each: compressor.compress(value) for each, value in values.items()}
+    spent: list[list[float]] = [[], []]
+    for _ in range(count):
+        started = process_time_ns()
+        for value in values.values():
+            compressor.compress(value)
+        between = process_time_ns()
+        for each, frame in frames.items():
+            if frame is not None:
+                _decompressed(compressor, each, values[each], frame)
+        for figures, taken in zip(spent, (between - started, process_time_ns() - between),
+                                  strict=True):  # fmt: skip
+            figures.append(taken / 1e6 / (nbytes / 2**20))
+    made, read = map(median, spent)
+    left = sum(
+        values[each].nbytes if frame is None else len(frame) for each, frame in frames.items()
+    )
+    what = f"{nbytes / 2**20:.2f} MiB of CenterFace cut at {POINT}, from noise of 320 x 320 pixels"
+    how = (
+        f"compressing {made:.2f} and decompressing {read:.2f}; {what}, median CPU time of {count} "
+        "runs, 1 thread"
+    )
+    yield figure(f"{name}, compressing and decompressing", made + read, "ms a MiB", how)
+    yield figure(f"{name}, bytes that are left", left / nbytes, "of what came", what)
+
+
+def _decompressed(compressor: Compressor, name: str, value: Any, frame: bytes) -> None:
+    word = next(word for word, dtype in NUMPY_TYPES.items() if dtype == value.dtype)
+    meta = TensorMeta(name, word, value.shape, len(frame), ZSTD)
+    compressor.decompress(memoryview(frame), meta)
 
 
 def _cut(data: bytes, encodings: dict[str, Encoding]) -> Sliced:

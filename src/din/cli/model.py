@@ -213,11 +213,18 @@ def _show_model(model: str, gateway: str | None, output: str) -> None:
             ("choice", "\n".join(choice_lines(view.choice)) if view.choice is not None else ""),
             ("rewrite", "\n".join(rewrite_lines(view.rewrite))),
             ("precision", "\n".join(precision_lines(view.precision))),
+            ("compression", _compression(view)),
             ("notes", "\n".join((*view.notes, *view.warnings))),
         ]
     )
     click.echo()
     show_slices(view, is_wide=output == "wide")
+
+
+def _compression(view: ModelView) -> str:
+    if view.manifest is None or view.manifest.compression == "none":
+        return ""
+    return f"{view.manifest.compression} between slices on different machines; see din trace show"
 
 
 def _sealed(view: ModelView) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,16 @@ import click
 import msgspec
 
 from din.cli.asking import ask
-from din.cli.display import UNKNOWN, Column, is_terminal, number, repeat, show, show_document
+from din.cli.display import (
+    UNKNOWN,
+    Column,
+    byte_count,
+    is_terminal,
+    number,
+    repeat,
+    show,
+    show_document,
+)
 from din.cli.frame import Command, gateway_option, output_option, say, watch_option
 from din.client.client import Client, decode_answer
 from din.client.http import Answer
@@ -172,6 +181,8 @@ def _show_waterfall(trace: Trace) -> None:
     width = shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns if sys.stdout.isatty() else 0
     for line in waterfall(trace.spans, width or WIDTH_DEFAULT, is_coloured=is_terminal()):
         click.echo(line)
+    for line in compression_lines(trace.spans):
+        click.echo(line)
     has_failed = any(each.outcome != "completed" for each in trace.attempts)
     for attempt in trace.attempts:
         if has_failed or tries_of(trace) > 1:
@@ -203,6 +214,15 @@ def waterfall(spans: Sequence[Span], width: int, *, is_coloured: bool) -> list[s
         lines.append(f"{_label(row):{label_width}} {drawn} {figure}")
     legend = "  ".join(f"{mark} {kind}" for kind, mark in MARKS.items())
     return [*lines, f"({legend})"]
+
+
+def compression_lines(spans: Sequence[Span]) -> Iterator[str]:
+    """What each slice compressed for others, to how much and in what time."""
+    for span in spans:
+        if span.uncompressed_bytes > 0:
+            share = span.compressed_bytes / span.uncompressed_bytes
+            sizes = f"{byte_count(span.uncompressed_bytes)} to {byte_count(span.compressed_bytes)}"
+            yield f"{_label([span])} compressed {sizes} ({share:.0%}), {span.duration_ms:.1f} ms"
 
 
 def _rows(spans: Sequence[Span]) -> list[list[Span]]:

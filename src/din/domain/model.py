@@ -7,7 +7,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from din.domain.encoding import Encoding
-from din.domain.strategy import Rewrite, Strategy
+from din.domain.strategy import Compression, Rewrite, Strategy
 from din.domain.support import NOTHING, Needs
 from din.domain.tensor import TensorSpec
 
@@ -91,6 +91,8 @@ class Slice(Struct, frozen=True, kw_only=True):
     """Names or ids: only these may hold it; empty = any."""
     not_nodes: tuple[str, ...] = ()
     """Names or ids: these may not."""
+    compression: Compression = "none"
+    """Of what crosses between it and slices on other machines."""
 
     @property
     def is_sealed(self) -> bool:
@@ -155,6 +157,8 @@ class ModelManifest(Struct, frozen=True, kw_only=True):
     """Of the key that registered it first; `default` is shared by all."""
     precision: Literal["exact", "fp16", "uint8"] = "exact"
     """The least precise way in which a tensor crosses between its slices."""
+    compression: Compression = "none"
+    """Of tensors that go from a slice on one machine to a slice on another."""
 
 
 MODEL_FILE: Final = ""

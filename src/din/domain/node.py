@@ -12,6 +12,9 @@ NodeId = NewType("NodeId", str)
 SLICES_HELD_MAX: Final = 256
 """Slices that one node holds or loads, of all models together."""
 
+ZSTD_WORD: Final = "zstd"
+"""Nodes that have it among their versions read and write what crosses compressed."""
+
 NodeStatus = Literal["joining", "ready", "suspect", "lost", "draining"]
 """joining: registered, no link yet. ready: routable. suspect: silent or failed, not routable.
 lost: gone from membership. draining: takes nothing new, serves what it holds until

@@ -24,7 +24,12 @@ class SliceTiming(Struct, frozen=True, array_like=True):
     compute_us: int
     """Inside the backend."""
     encode_us: int = 0
+    """Decompressing what came from other slices and compressing what goes there."""
     accelerator_percent: float | None = None
+    compressed_bytes: int = 0
+    """Of what was compressed, as it travels."""
+    uncompressed_bytes: int = 0
+    """Of the same, as it was."""
 
 
 class Span(Struct, frozen=True, kw_only=True):
@@ -37,6 +42,10 @@ class Span(Struct, frozen=True, kw_only=True):
     kind: SpanKind
     start_ms: float
     duration_ms: float
+    compressed_bytes: int = 0
+    """Of `encode`: what was compressed for other slices, as it travels."""
+    uncompressed_bytes: int = 0
+    """Of the same, as it was."""
 
 
 class TraceStep(Struct, frozen=True, kw_only=True, omit_defaults=False):

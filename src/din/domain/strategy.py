@@ -32,6 +32,7 @@ ADAPTER_NAMES: Final = ("before", "after")
 StrategyType = Literal["graph_partition", "auto", "operator", "input_tiles"]
 Objective = Literal["latency", "throughput", "energy", "bytes"]
 Precision = Literal["exact", "fp16", "uint8", "auto"]
+Compression = Literal["none", "zstd"]
 Granularity = Literal["block", "operator"]
 Rewrite = Literal["resize_half_pixel_to_asymmetric"]
 
@@ -138,6 +139,13 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
             "magnitude; otherwise 0.01 for fp16 and 0.05 for uint8."
         ),
     ] = None
+    compression: Annotated[
+        Compression,
+        Meta(
+            description="Of tensors that go from a slice on one machine to a slice on another: "
+            "none; zstd: without loss, for slow links."
+        ),
+    ] = "none"
     granularity: Annotated[
         Granularity,
         Meta(
@@ -192,6 +200,7 @@ _KEYS_OF: Final[dict[str, tuple[StrategyType, ...]]] = {
     "memory_mib_max": ("graph_partition", "auto"),
     "precision": ("graph_partition", "auto", "operator"),
     "precision_tolerance": ("graph_partition", "auto", "operator"),
+    "compression": ("graph_partition", "auto", "operator"),
     "granularity": ("operator",),
     "axis": ("input_tiles",),
     "rows_max": ("input_tiles",),

@@ -31,6 +31,8 @@ DTYPE_BYTES: Final[dict[str, int]] = {
 """Bytes per element. BYTES is not here: its elements are a 4-byte little-endian length each."""
 
 BYTES: Final = "BYTES"
+ZSTD: Final = "zstd"
+"""A tensor that lies in memory, or travels, as one zstd frame."""
 BYTES_ELEMENTS_MAX: Final = 1_000_000
 """Elements of a BYTES tensor: each becomes an object, wherever they are looked at."""
 TENSORS_MAX: Final = 1024
@@ -63,12 +65,15 @@ class TensorSpec(Struct, frozen=True):
 
 
 class TensorMeta(Struct, frozen=True, array_like=True):
-    """One concrete tensor: name, datatype word, shape, size in bytes as it lies in memory."""
+    """One concrete tensor: name, datatype word, shape, size in bytes as it lies in memory and
+    travels."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     nbytes: int
+    compression: str = ""
+    """Empty = the bytes are the tensor's; `zstd` = they are a frame, smaller than the tensor."""
 
 
 NO_SYMBOLS: Final = frozenset({"", "-1", "?", "None", "unk", "unknown"})
@@ -108,6 +113,19 @@ def nbytes_of(dtype: str, shape: tuple[int, ...]) -> int:
     return width * prod(shape)
 
 
+def is_sized(meta: TensorMeta) -> bool:
+    """Whether there are as many bytes as dtype, shape and compression allow."""
+    if meta.dtype == BYTES:
+        return meta.nbytes >= 0 and not meta.compression
+    width = DTYPE_BYTES.get(meta.dtype)
+    if width is None or any(size < 0 for size in meta.shape):
+        return False
+    expected = width * prod(meta.shape)
+    if meta.compression:
+        return meta.compression == ZSTD and 0 < meta.nbytes < expected
+    return meta.nbytes == expected
+
+
 def check_tensor(spec: TensorSpec, meta: TensorMeta, symbols: dict[str, int]) -> None:
     """Hold one concrete tensor against its spec; `symbols` collects sizes bound so far.
 
@@ -119,6 +137,9 @@ def check_tensor(spec: TensorSpec, meta: TensorMeta, symbols: dict[str, int]) ->
             hint=f"convert the tensor to {spec.dtype} before sending it",
         )
     _check_shape(spec, meta, symbols)
+    if meta.compression:
+        _check_compressed(meta)
+        return
     if meta.dtype == BYTES:
         return
     expected = nbytes_of(meta.dtype, meta.shape)
@@ -127,6 +148,16 @@ def check_tensor(spec: TensorSpec, meta: TensorMeta, symbols: dict[str, int]) ->
             f"input {spec.name!r} of shape {list(meta.shape)} {meta.dtype} needs {expected} bytes, "
             f"got {meta.nbytes}",
             hint="send row-major little-endian data without padding",
+        )
+
+
+def _check_compressed(meta: TensorMeta) -> None:
+    if not is_sized(meta):
+        raise BadTensor(
+            f"input {meta.name!r} of shape {list(meta.shape)} {meta.dtype} came in {meta.nbytes} "
+            f"bytes as {meta.compression!r:.40}, which cannot be",
+            hint=f"what crosses may be compressed as {ZSTD!r}, into fewer bytes than the tensor "
+            "has; BYTES never is",
         )
 
 

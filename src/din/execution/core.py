@@ -231,7 +231,8 @@ class Execution:
             task.step("submitted")
             worker.running += 1
             inputs, wanted = tuple(task.inputs), task.way.wanted
-            order = Submit(task.number, number, inputs, wanted, remaining_ms)
+            compressible = task.way.compressible
+            order = Submit(task.number, number, inputs, wanted, remaining_ms, compressible)
             self._books.orders.append(order)
 
     def _on_run_ended(self, now_ms: float, event: RunEnded) -> None:

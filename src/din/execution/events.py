@@ -6,6 +6,9 @@ the sockets behind them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from msgspec import Struct
 
 from din.domain.deployment import Epoch
@@ -68,6 +71,7 @@ class Outputs(Struct, frozen=True):
     metas: tuple[TensorMeta, ...]
     compute_us: int
     accelerator_percent: float | None = None
+    encode_us: int = 0
 
 
 class RunEnded(Struct, frozen=True):
@@ -125,6 +129,8 @@ class Submit(Struct, frozen=True):
     inputs: tuple[Input, ...]
     outputs: tuple[str, ...]
     remaining_ms: int
+    compressible: Mapping[str, frozenset[str]] = MappingProxyType({})
+    """Outputs that may cross compressed -> the nodes that they go to."""
 
 
 class Abort(Struct, frozen=True):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from msgspec import Struct
 
 from din.domain.deployment import Epoch, Route
 from din.domain.model import GATEWAY, Edge, Slice
+from din.domain.strategy import Compression
 from din.execution.events import SliceKey, SliceLoaded
 from din.execution.limits import WAYS_MAX
 
@@ -24,9 +27,13 @@ class Way(Struct, frozen=True):
     """Tensors that somebody consumes."""
     deliveries: dict[int, frozenset[str]] = {}
     """Consumer -> tensors for it; GATEWAY is one of the consumers."""
+    compressible: dict[str, frozenset[str]] = {}
+    """Tensors for slices alone, where the slice compresses -> the nodes of these slices."""
 
 
-def way_of(index: int, edges: tuple[Edge, ...], route: Route) -> Way:
+def way_of(
+    index: int, edges: tuple[Edge, ...], route: Route, compression: Compression = "none"
+) -> Way:
     """The way of slice `index` on a route."""
     nodes = route.nodes
     incoming = [edge for edge in edges if index in edge.consumers]
@@ -47,7 +54,20 @@ def way_of(index: int, edges: tuple[Edge, ...], route: Route) -> Way:
         frozenset((edge.producer, edge.tensor) for edge in incoming if takes_part(edge.producer)),
         tuple(edge.tensor for edge in produced if any(map(takes_part, edge.consumers))),
         {consumer: frozenset(names) for consumer, names in deliveries.items()},
+        _compressible(deliveries, route) if compression != "none" else {},
     )
+
+
+def _compressible(
+    deliveries: Mapping[int, Collection[str]], route: Route
+) -> dict[str, frozenset[str]]:
+    """An answer is read by somebody who knows nothing of slices, so it is never among them."""
+    targets: dict[str, set[str]] = {}
+    for consumer, names in deliveries.items():
+        for name in names if consumer != GATEWAY else ():
+            targets.setdefault(name, set()).add(route.nodes[consumer])
+    answered = deliveries.get(GATEWAY, ())
+    return {name: frozenset(nodes) for name, nodes in targets.items() if name not in answered}
 
 
 class LoadedSlice:
@@ -83,7 +103,8 @@ class LoadedSlice:
         if way is None:
             if len(self._ways) >= WAYS_MAX:
                 self._ways.clear()
-            way = way_of(self.slice.index, self._edges[route.is_adapted], route)
+            edges = self._edges[route.is_adapted]
+            way = way_of(self.slice.index, edges, route, self.slice.compression)
             self._ways[key] = way
         return way
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from din.domain.model import GATEWAY
 from din.domain.request import SliceTiming
-from din.domain.tensor import TensorMeta
+from din.domain.tensor import TensorMeta, nbytes_of
 from din.errors import ExecutionFailed
 from din.execution.events import Delivered, Forward, Outputs, ReleaseOutputs, Return
 from din.execution.ledger import Ledger
@@ -46,15 +46,19 @@ def _note_timing(node_id: str, now_ms: float, task: Task, outputs: Outputs) -> N
     run_us = max(int((now_ms - task.complete_ms) * 1000), 0)
     task.loaded.observe(run_us / 1000)
     compute_us = min(max(outputs.compute_us, 0), run_us)
+    encode_us = min(max(outputs.encode_us, 0), run_us - compute_us)
+    compressed = [meta for meta in outputs.metas if meta.compression]
     index = task.loaded.slice.index
     task.timings[index] = SliceTiming(
         index,
         node_id,
         int((task.complete_ms - task.arrived_ms) * 1000),
-        run_us - compute_us,
+        run_us - compute_us - encode_us,
         compute_us,
-        0,
+        encode_us,
         outputs.accelerator_percent,
+        sum(meta.nbytes for meta in compressed),
+        sum(nbytes_of(meta.dtype, meta.shape) for meta in compressed),
     )
 
 

@@ -77,12 +77,17 @@ def plan_notes(record: ModelRecord, indexes: Collection[int]) -> tuple[str, ...]
     """What a plan says beside its placements: why it is cut so, how tensors cross, and what may not
     go everywhere."""
     trust = _trust_notes(record.partition, indexes)
-    return (*_choice_notes(record), *_precision_notes(record), *trust)
+    return (*_choice_notes(record), *_crossing_notes(record), *trust)
 
 
-def _precision_notes(record: ModelRecord) -> tuple[str, ...]:
-    check = record.precision
-    return (f"precision at the cuts: {check.kind}; {check.reason}",) if check is not None else ()
+def _crossing_notes(record: ModelRecord) -> tuple[str, ...]:
+    check, compression = record.precision, record.manifest.compression
+    notes: list[str] = []
+    if check is not None:
+        notes.append(f"precision at the cuts: {check.kind}; {check.reason}")
+    if compression != "none":
+        notes.append(f"compression at the cuts: {compression}, between different machines")
+    return tuple(notes)
 
 
 def _trust_notes(partition: Partition, indexes: Collection[int]) -> tuple[str, ...]:

@@ -166,6 +166,7 @@ def _spans_of(timing: SliceTiming, before_ms: float, hop_ms: float, names: Names
     at = before_ms
     for kind, length in parts:
         if length > 0 or kind == "compute":
+            is_encode = kind == "encode"
             spans.append(
                 Span(
                     node=node,
@@ -174,6 +175,8 @@ def _spans_of(timing: SliceTiming, before_ms: float, hop_ms: float, names: Names
                     kind=kind,
                     start_ms=at,
                     duration_ms=length,
+                    compressed_bytes=timing.compressed_bytes if is_encode else 0,
+                    uncompressed_bytes=timing.uncompressed_bytes if is_encode else 0,
                 )
             )
         at += length

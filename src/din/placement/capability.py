@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from din.domain.model import Slice
-from din.domain.node import FleetNode
+from din.domain.node import ZSTD_WORD, FleetNode
 from din.domain.numerics import Numerics
 from din.domain.probe import PROBE, PROBED
 from din.domain.support import NOTHING, Engine, Needs, engines_of, runs
@@ -41,6 +41,8 @@ class Capability(NamedTuple):
     """The backends with their versions."""
     cpu_isa: tuple[str, ...] = ()
     """Instruction sets, sorted."""
+    has_zstd: bool = True
+    """Reads and writes what crosses compressed."""
 
 
 class Wish(NamedTuple):
@@ -56,6 +58,7 @@ class Wish(NamedTuple):
     """That backend."""
     numerics: Numerics | None = None
     """Integers have to come out as there."""
+    needs_zstd: bool = False
 
     def is_met_by(self, capability: Capability) -> bool:
         """Compare exactly, case included."""
@@ -64,6 +67,7 @@ class Wish(NamedTuple):
             and (self.device_type is None or self.device_type == capability.device_type)
             and self.labels <= capability.labels
             and (capability.takes_grants or not self.is_sealed)
+            and (capability.has_zstd or not self.needs_zstd)
             and (self.needs is NOTHING or runs(self.needs, capability.engines, self.engine))
             and (self.numerics is None or self._is_alike(capability, self.numerics))
         )
@@ -85,6 +89,7 @@ def capability_of(node: FleetNode) -> Capability:
         node.takes_grants,
         engines_of(profile.backends, profile.versions, profile.device_type),
         tuple(sorted(profile.cpu_isa)),
+        ZSTD_WORD in profile.versions,
     )
 
 
@@ -99,6 +104,7 @@ def wish_of(part: Slice) -> Wish:
         is_sealed=part.is_sealed,
         needs=part.needs,
         engine=backend,
+        needs_zstd=part.compression == "zstd",
     )
 
 

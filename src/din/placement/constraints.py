@@ -13,7 +13,7 @@ import numpy as np
 
 from din.domain.device import parse_device_type
 from din.domain.model import Slice
-from din.domain.node import SLICES_HELD_MAX
+from din.domain.node import SLICES_HELD_MAX, ZSTD_WORD
 from din.domain.plan import Rejection
 from din.domain.support import lacks, located, mispairing
 from din.errors import UsageError
@@ -30,7 +30,7 @@ from din.placement.policy import Constraint, ConstraintName, Policy
 from din.placement.table import STATUS_CODE, FleetTable
 
 STATIC: Final[frozenset[ConstraintName]] = frozenset(
-    ("status", "backend", "operators", "device_type", "labels", "trust", "key")
+    ("status", "backend", "operators", "device_type", "labels", "trust", "key", "compression")
 )
 """Constraints that FleetTable.eligible answers from its cache."""
 
@@ -140,6 +140,11 @@ def _key_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
     return Words("no certificate", "one, to be granted the key", f"slice {part.name!r} is sealed")
 
 
+def _compression_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
+    detail = f"what crosses to and from slice {part.name!r} is compressed"
+    return Words(f"no {ZSTD_WORD}", ZSTD_WORD, detail)
+
+
 def _may_have(table: FleetTable, part: Slice, limit: float) -> Flags:
     if not (part.nodes or part.not_nodes):
         return np.ones(table.size, dtype=np.bool_)
@@ -202,6 +207,10 @@ CHECKS: Final[dict[ConstraintName, Check]] = {
     ),
     "key": Check(
         lambda table, part, limit: table.met_by(Wish(is_sealed=part.is_sealed)), _key_words
+    ),
+    "compression": Check(
+        lambda table, part, limit: table.met_by(Wish(needs_zstd=part.compression == "zstd")),
+        _compression_words,
     ),
     "nodes": Check(_may_have, _nodes_words),
     "memory": Check(

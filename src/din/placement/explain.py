@@ -371,6 +371,8 @@ def _limit_hint(part: Slice, table: FleetTable, names: set[str]) -> str:
     if "labels" in names:
         wanted = ", ".join(f"{key}={value}" for key, value in part.labels.items())
         return f"give a node the labels {wanted}, or take them out of the strategy"
+    if "compression" in names:
+        return "upgrade DIN on the nodes, or take the compression out of the strategy"
     if "temperature" in names:
         return "wait until a node has cooled down; `din node list` shows temperatures"
     return "`din node list -o wide` shows status, health and load of every node"

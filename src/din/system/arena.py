@@ -64,5 +64,21 @@ def map_arena(descriptor: int, layout: ArenaLayout) -> mmap.mmap:
     return mmap.mmap(descriptor, layout.arena_bytes)
 
 
+def map_given_arena(descriptor: int, layout: ArenaLayout) -> mmap.mmap:
+    """As `map_arena`, of what a stranger handed over as an arena. Raises Internal."""
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError:
+        seals = 0  # no memory file at all
+    if not seals & fcntl.F_SEAL_SHRINK:
+        raise Internal("an arena is not sealed against shrinking")
+    if not 0 < layout.input_bytes < layout.arena_bytes:
+        raise Internal(f"an arena has no regions {layout.input_bytes} of {layout.arena_bytes}")
+    try:
+        return mmap.mmap(descriptor, layout.arena_bytes)
+    except (OSError, ValueError) as error:
+        raise Internal(f"an arena of {layout.arena_bytes} bytes cannot be mapped") from error
+
+
 def _whole_pages(nbytes: int) -> int:
     return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -16,6 +16,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from din.domain.node import ZSTD_WORD
 from din.errors import UsageError
 from din.system import packages
 from din.system.accelerator_facts import MIB, Accelerator
@@ -39,6 +40,8 @@ DISTRIBUTIONS: Final = {
     "ncnn": ("ncnn",),
 }
 """Backend -> distributions that bring it, most usual first."""
+LIBRARIES: Final = {ZSTD_WORD: ("zstandard",)}
+"""What slices may ask for beside engines -> distributions that bring it."""
 UNLIMITED_BYTES: Final = 1 << 60
 """cgroup v1 writes "no limit" as a huge number."""
 _CPU_NOISE: Final = re.compile(
@@ -173,10 +176,11 @@ def cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of DIN and of the engines that are installed, without importing them."""
+    """Versions of DIN, of engines and libraries that are installed, without importing them."""
     found = {"din": __version__}
-    here = packages.installed_versions(tuple(each for v in DISTRIBUTIONS.values() for each in v))
-    for word, names in DISTRIBUTIONS.items():
+    words = {**DISTRIBUTIONS, **LIBRARIES}
+    here = packages.installed_versions(tuple(each for v in words.values() for each in v))
+    for word, names in words.items():
         version = next((here[name] for name in names if name in here), None)
         if version is not None:
             found[word] = version[:32]

@@ -9,8 +9,6 @@ the arena stay the worker's to change at any time: whoever parses them checks wh
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import mmap
 import os
 import secrets
 import socket
@@ -26,7 +24,8 @@ import msgspec
 from din.domain.tensor import TensorMeta
 from din.errors import Busy, DinError, ExecutionFailed, Internal, TooLarge, error_of_code
 from din.execution.allocator import Allocator, Slot
-from din.transport.outputs import Range, Sound, check_apart, check_wanted, sound_of
+from din.system.arena import map_given_arena
+from din.transport.outputs import Range, Sound, check_apart, check_asked, sound_of
 from din.wire.worker import (
     MESSAGE_BYTES_MAX,
     Abort,
@@ -86,7 +85,7 @@ class InputSlot:
 class OutputSet:
     """The outputs of one run, in the arena until `release`."""
 
-    __slots__ = ("_release", "accelerator_percent", "compute_us", "metas", "views")
+    __slots__ = ("_release", "accelerator_percent", "compute_us", "encode_us", "metas", "views")
 
     def __init__(
         self,
@@ -99,6 +98,7 @@ class OutputSet:
         self.views = views
         self.compute_us = answer.compute_us
         self.accelerator_percent = answer.accelerator_percent
+        self.encode_us = answer.encode_us
         self._release: Callable[[], None] | None = release
 
     def release(self) -> None:
@@ -113,6 +113,7 @@ Done = Callable[[OutputSet | DinError], None]
 
 class _Asked(msgspec.Struct):
     outputs: tuple[str, ...]
+    compressed: tuple[str, ...]
     done: Done
 
 
@@ -132,7 +133,7 @@ class WorkerChannel:
         on_closed: Callable[[str], None],
     ) -> None:
         try:
-            self._mapping = _map(arena_fd, layout)
+            self._mapping = map_given_arena(arena_fd, layout)
         except Internal:
             sock.close()
             raise
@@ -182,9 +183,15 @@ class WorkerChannel:
         return InputSlot(self._allocator, slot, self._memory[slot.offset : slot.offset + nbytes])
 
     def compute(
-        self, inputs: Sequence[Placed], outputs: tuple[str, ...], remaining_ms: int, done: Done
+        self,
+        inputs: Sequence[Placed],
+        outputs: tuple[str, ...],
+        remaining_ms: int,
+        done: Done,
+        compressed: tuple[str, ...] = (),
     ) -> int:
-        """Send one order; `done` is called exactly once. Returns the ticket.
+        """Send one order; `done` is called exactly once. Returns the ticket. Outputs of the names
+        in `compressed` may come compressed, no others.
 
         `done` is not called when this raises: Busy when the worker has enough to do or its socket
         is full, TooLarge for a header over the limit, ExecutionFailed on a closed channel.
@@ -198,7 +205,7 @@ class WorkerChannel:
         now_ms = time.monotonic_ns() // 1_000_000
         released = tuple(self._unsent_releases)
         data = _ENCODER.encode(
-            Compute(ticket, tuple(inputs), outputs, remaining_ms, now_ms, released)
+            Compute(ticket, tuple(inputs), outputs, remaining_ms, now_ms, released, compressed)
         )
         if len(data) > MESSAGE_BYTES_MAX:
             raise TooLarge(
@@ -213,7 +220,7 @@ class WorkerChannel:
             self._break(f"the worker cannot be reached: {error.strerror}")
             raise ExecutionFailed(f"the worker cannot be reached: {error.strerror}") from error
         del self._unsent_releases[: len(released)]
-        self._asked[ticket] = _Asked(outputs, done)
+        self._asked[ticket] = _Asked(outputs, compressed, done)
         return ticket
 
     def abort(self, ticket: int) -> None:
@@ -278,8 +285,7 @@ class WorkerChannel:
             self._take(message.ticket)  # of a feeder before us, or nonsense
             return
         sound = self._sound_of(message.outputs)
-        if asked.outputs:
-            check_wanted(sound.metas, asked.outputs)
+        check_asked(sound.metas, asked.outputs, asked.compressed)
         if self._output_ranges:
             self._check_overlap(sound.ranges)
         self._output_ranges[message.ticket] = sound.ranges
@@ -381,18 +387,3 @@ def _decode(data: memoryview) -> WorkerAnswer:
     if len(data) > MESSAGE_BYTES_MAX:
         raise Internal(f"a message is over {MESSAGE_BYTES_MAX} bytes")
     return _DECODER.decode(data)
-
-
-def _map(arena_fd: int, layout: ArenaLayout) -> mmap.mmap:
-    try:
-        seals = fcntl.fcntl(arena_fd, fcntl.F_GET_SEALS)
-    except OSError:
-        seals = 0  # no memory file at all
-    if not seals & fcntl.F_SEAL_SHRINK:
-        raise Internal("an arena is not sealed against shrinking")
-    if not 0 < layout.input_bytes < layout.arena_bytes:
-        raise Internal(f"an arena has no regions {layout.input_bytes} of {layout.arena_bytes}")
-    try:
-        return mmap.mmap(arena_fd, layout.arena_bytes)
-    except (OSError, ValueError) as error:
-        raise Internal(f"an arena of {layout.arena_bytes} bytes cannot be mapped") from error

@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from din.domain.tensor import (
-    BYTES,
-    DTYPE_BYTES,
-    RANK_MAX,
-    TENSOR_ALIGNMENT_BYTES,
-    TensorMeta,
-    nbytes_of,
-)
+from din.domain.tensor import RANK_MAX, TENSOR_ALIGNMENT_BYTES, TensorMeta, is_sized
 from din.errors import Internal
 from din.wire.worker import ArenaLayout, Placed
 
@@ -62,22 +55,21 @@ def check_metas(metas: Sequence[TensorMeta]) -> None:
         raise Internal(f"outputs {names} came, one of them twice")
     for meta in metas:
         has_shape = len(meta.shape) <= RANK_MAX and all(size >= 0 for size in meta.shape)
-        is_sized = meta.nbytes >= 0 and (
-            meta.dtype == BYTES
-            or (
-                (meta.dtype in DTYPE_BYTES and has_shape)
-                and nbytes_of(meta.dtype, meta.shape) == meta.nbytes
-            )
-        )
-        if not (has_shape and is_sized):
+        if not (has_shape and is_sized(meta)):
             raise Internal(f"{said_of(meta)} is not a tensor")
 
 
-def check_wanted(metas: Sequence[TensorMeta], wanted: tuple[str, ...]) -> None:
-    """The outputs asked for, in their order. Raises Internal."""
+def check_asked(
+    metas: Sequence[TensorMeta], wanted: tuple[str, ...], compressed: tuple[str, ...]
+) -> None:
+    """The outputs asked for, in their order; any where none are named. Compressed only what may
+    be: who reads an answer takes it as it is. Raises Internal."""
     names = tuple(meta.name for meta in metas)
-    if names != wanted:
+    if wanted and names != wanted:
         raise Internal(f"outputs {names} came, {wanted} were asked for")
+    for meta in metas:
+        if meta.compression and meta.name not in compressed:
+            raise Internal(f"{said_of(meta)} came compressed, and nobody asked for that")
 
 
 def said_of(meta: TensorMeta) -> str:

@@ -40,6 +40,8 @@ class Compute(WorkerMessage, frozen=True, array_like=True, tag="run"):
     counts against the deadline; 0 = count from when the worker reads it."""
     released: tuple[int, ...] = ()
     """Tickets released since the last order: saves a message and a wake-up each."""
+    compressed: tuple[str, ...] = ()
+    """Outputs that shall be compressed, where it makes them smaller."""
 
 
 class Computed(WorkerMessage, frozen=True, array_like=True, tag="done"):
@@ -49,6 +51,8 @@ class Computed(WorkerMessage, frozen=True, array_like=True, tag="done"):
     outputs: tuple[Placed, ...]
     compute_us: int
     accelerator_percent: float | None = None
+    encode_us: int = 0
+    """Decompressing inputs and compressing outputs."""
 
 
 class ComputeFailed(WorkerMessage, frozen=True, array_like=True, tag="fail"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import socket
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -20,6 +21,7 @@ from din.domain.tensor import (
     TensorMeta,
     TensorSpec,
     check_tensor,
+    nbytes_of,
 )
 from din.errors import BadTensor, Busy, DinError, TooLarge, UsageError
 from din.execution.allocator import Allocator, Slot
@@ -118,6 +120,7 @@ class Feed:
         for placed in order.inputs:
             check_tensor(specs[placed.meta.name], placed.meta, symbols)
             self._check_place(placed)
+        self._check_compressed([each.meta for each in order.inputs if each.meta.compression])
 
     def allocate(self, ticket: int, nbytes: int) -> int:
         """Offset of a new slot in the output region. Raises TooLarge, or Busy when released
@@ -149,6 +152,17 @@ class Feed:
             f"{self._outputs.size_bytes} bytes",
             hint="raise the node's arena size, or make the model's output smaller",
         )
+
+    def _check_compressed(self, metas: Sequence[TensorMeta]) -> None:
+        """Decompressed they must have room where they would have lain as they were."""
+        nbytes = sum(nbytes_of(meta.dtype, meta.shape) for meta in metas)
+        if nbytes > self.layout.input_bytes:
+            names = ", ".join(repr(meta.name) for meta in metas[:4])
+            raise TooLarge(
+                f"compressed inputs ({names}) of {nbytes} bytes in all do not fit the input region "
+                f"of {self.layout.input_bytes} bytes",
+                hint="send a smaller batch",
+            )
 
     def _check_place(self, placed: Placed) -> None:
         meta, offset = placed.meta, placed.offset

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from din.backends.contract import Array, Session
-from din.domain.tensor import BYTES, TensorMeta, TensorSpec
+from din.domain.tensor import BYTES, ZSTD, TensorMeta, TensorSpec
 from din.errors import (
     BadTensor,
     DeadlineExceeded,
@@ -25,6 +25,7 @@ from din.errors import (
     Unavailable,
 )
 from din.wire.worker import Abort, Compute, Computed, FeederMessage, Placed
+from din.worker.compression import COMPRESSED_BYTES_MIN, Compressor
 from din.worker.feed import Feed
 from din.worker.memory import is_out_of_memory
 from din.worker.tensors import (
@@ -54,6 +55,7 @@ class Server:
         self._memory_mib_max = memory_mib_max
         self._feeds = list(feeds)
         self._watchdog = watchdog
+        self._compressor = Compressor()
         self._inputs = {spec.name: spec for spec in session.inputs}
         self._outputs = {spec.name: spec for spec in session.outputs}
         self._poll = select.poll()
@@ -137,13 +139,14 @@ class Server:
 
     def _run(self, feed: Feed, order: Compute, deadline_ms: int) -> Computed:
         symbols: dict[str, int] = {}
+        self._compressor.take_spent_us()  # of a run that failed
         feed.check_inputs(order, self._inputs, symbols)
         names = self._wanted(order)
         inputs = {
-            placed.meta.name: array_at(feed.memory, placed.meta, placed.offset)
+            placed.meta.name: self._array_at(feed.memory, placed.meta, placed.offset)
             for placed in order.inputs
         }
-        targets, offsets = self._targets(feed, order.ticket, names, symbols)
+        targets, offsets = self._targets(feed, order, names, symbols)
         started_ns = time.perf_counter_ns()
         with self._watched(feed, order.ticket, deadline_ms):
             results = self._session.run(inputs, names, targets)
@@ -153,10 +156,16 @@ class Server:
         placed = tuple(
             Placed(_meta(self._outputs[name], results[name]), offsets[name])
             if name in targets and results[name] is targets[name]
-            else self._place(feed, order.ticket, self._outputs[name], results[name])
+            else self._place(feed, order, self._outputs[name], results[name])
             for name in names
         )
-        return Computed(order.ticket, placed, compute_us)
+        encode_us = self._compressor.take_spent_us()
+        return Computed(order.ticket, placed, compute_us, encode_us=encode_us)
+
+    def _array_at(self, memory: memoryview, meta: TensorMeta, offset: int) -> Array:
+        if meta.compression:
+            return self._compressor.decompress(memory[offset : offset + meta.nbytes], meta)
+        return array_at(memory, meta, offset)
 
     @contextmanager
     def _watched(self, feed: Feed, ticket: int, deadline_ms: int) -> Generator[None]:
@@ -187,9 +196,10 @@ class Server:
         return order.outputs
 
     def _targets(
-        self, feed: Feed, ticket: int, names: tuple[str, ...], symbols: dict[str, int]
+        self, feed: Feed, order: Compute, names: tuple[str, ...], symbols: dict[str, int]
     ) -> tuple[dict[str, Array], dict[str, int]]:
-        """Arrays in the output region for each output whose shape is known before the run."""
+        """Arrays in the output region for each output whose shape is known before the run, and of
+        which nothing else will lie there."""
         targets: dict[str, Array] = {}
         offsets: dict[str, int] = {}
         for name in names:
@@ -199,22 +209,33 @@ class Server:
                 continue
             dtype = NUMPY_TYPES[spec.dtype]
             nbytes = dtype.itemsize * prod(shape)
+            if nbytes >= COMPRESSED_BYTES_MIN and name in order.compressed:
+                continue
             if nbytes:
-                offsets[name] = feed.allocate(ticket, nbytes)
+                offsets[name] = feed.allocate(order.ticket, nbytes)
                 targets[name] = np.ndarray(shape, dtype, feed.memory, offsets[name])
         return targets, offsets
 
-    def _place(self, feed: Feed, ticket: int, spec: TensorSpec, array: Array) -> Placed:
+    def _place(self, feed: Feed, order: Compute, spec: TensorSpec, array: Array) -> Placed:
+        ticket = order.ticket
         if spec.dtype == BYTES:
             data = encode_bytes_tensor(array)
-            offset = feed.allocate(ticket, len(data))
-            feed.memory[offset : offset + len(data)] = data
-            return Placed(TensorMeta(spec.name, BYTES, array.shape, len(data)), offset)
+            return _placed(feed, ticket, TensorMeta(spec.name, BYTES, array.shape, len(data)), data)
+        frame = self._compressor.compress(array) if spec.name in order.compressed else None
+        if frame is not None:
+            meta = TensorMeta(spec.name, spec.dtype, array.shape, len(frame), ZSTD)
+            return _placed(feed, ticket, meta, frame)
         offset = feed.allocate(ticket, array.nbytes)
         if array.nbytes:
             # Also makes transposed or strided arrays row-major.
             np.copyto(np.ndarray(array.shape, array.dtype, feed.memory, offset), array)
         return Placed(_meta(spec, array), offset)
+
+
+def _placed(feed: Feed, ticket: int, meta: TensorMeta, data: bytes) -> Placed:
+    offset = feed.allocate(ticket, len(data))
+    feed.memory[offset : offset + len(data)] = data
+    return Placed(meta, offset)
 
 
 def _meta(spec: TensorSpec, array: Array) -> TensorMeta:

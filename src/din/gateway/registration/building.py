@@ -20,7 +20,12 @@ from din.errors import Internal
 from din.gateway.registration.carving import Carving
 from din.gateway.registration.cutting import Choice, Choosing, choice_for, choice_of, wished_nodes
 from din.gateway.registration.encoding import Carve, Encoded
-from din.gateway.registration.partition import build_partition, check_options, marked_private
+from din.gateway.registration.partition import (
+    build_partition,
+    check_options,
+    marked_compressed,
+    marked_private,
+)
 from din.gateway.registration.record import (
     ModelRecord,
     adapter_of,
@@ -205,13 +210,15 @@ def _manifest(
     return replace(
         manifest_of(order, order.model_id, version, encoded.carved, partition),
         precision=encoded.check.kind if encoded.check is not None else "exact",
+        compression=order.slicing_strategy.compression,
         is_cut_by_din=choice.facts is not None and order.slicing_strategy.is_uncut,
     )
 
 
 def _partition(order: RegisterModel, carved: CarveAnswer, adapters: Adapters) -> Partition:
-    partition = build_partition(carved, *adapters)
-    return marked_private(partition, order.slicing_strategy.private)
+    strategy = order.slicing_strategy
+    partition = marked_private(build_partition(carved, *adapters), strategy.private)
+    return marked_compressed(partition, strategy.compression)
 
 
 def _subject(

@@ -24,6 +24,7 @@ from din.domain.model import (
     Slice,
     SliceKind,
 )
+from din.domain.strategy import Compression
 from din.domain.tensor import TensorSpec
 from din.errors import BadStrategy
 
@@ -68,6 +69,18 @@ def marked_private(partition: Partition, private: str) -> Partition:
         slices=tuple(
             msgspec.structs.replace(part, is_sensitive=True) if part.index in marked else part
             for part in partition.slices
+        ),
+    )
+
+
+def marked_compressed(partition: Partition, compression: Compression) -> Partition:
+    """What crosses between slices, adapters among them, is compressed; one slice alone is left."""
+    if compression == "none" or len(partition.slices) == 1:
+        return partition
+    return msgspec.structs.replace(
+        partition,
+        slices=tuple(
+            msgspec.structs.replace(part, compression=compression) for part in partition.slices
         ),
     )
 

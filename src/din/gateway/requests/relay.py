@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Final, Protocol
 
 from din.domain.node import NodeId
-from din.domain.tensor import BYTES, DTYPE_BYTES, TensorMeta, offsets_of
+from din.domain.tensor import TensorMeta, is_sized, offsets_of
 from din.errors import (
     Busy,
     DeadlineExceeded,
@@ -355,10 +354,8 @@ def _travel_ms(attempt: Attempt, metas: Sequence[TensorMeta]) -> float:
 
 def _is_sound(meta: TensorMeta) -> bool:
     """Sizes cross the wire: whoever reads the outputs counts on dtype, shape and bytes agreeing."""
-    if meta.nbytes < 0 or any(size < 0 for size in meta.shape):
-        return False
-    width = DTYPE_BYTES.get(meta.dtype)
-    return meta.dtype == BYTES or (width is not None and width * prod(meta.shape) == meta.nbytes)
+    has_shape = all(size >= 0 for size in meta.shape)
+    return has_shape and not meta.compression and is_sized(meta)
 
 
 def _whole(pieces: Sequence[Buffer]) -> memoryview | bytes:
