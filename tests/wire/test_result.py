@@ -42,7 +42,8 @@ TRACE = Trace(
     execution_trace=STEPS,
     spans=(
         Span(node="a", slice_index=0, phase="body", kind="compute", start_ms=1, duration_ms=2),
-        Span(node="b", slice_index=-1, phase="gateway", kind="encode", start_ms=3, duration_ms=0),
+        Span(node="b", slice_index=-1, phase="gateway", kind="encode", start_ms=3, duration_ms=0,
+             compressed_bytes=300, uncompressed_bytes=2**40),
     ),
     attempts=(
         AttemptRecord(attempt=1, nodes=("edge-1", "edge-2"), outcome="silent", duration_ms=9.0),

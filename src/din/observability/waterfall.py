@@ -175,8 +175,8 @@ def _spans_of(timing: SliceTiming, before_ms: float, hop_ms: float, names: Names
                     kind=kind,
                     start_ms=at,
                     duration_ms=length,
-                    compressed_bytes=timing.compressed_bytes if is_encode else 0,
-                    uncompressed_bytes=timing.uncompressed_bytes if is_encode else 0,
+                    compressed_bytes=max(timing.compressed_bytes, 0) if is_encode else 0,
+                    uncompressed_bytes=max(timing.uncompressed_bytes, 0) if is_encode else 0,
                 )
             )
         at += length

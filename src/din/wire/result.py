@@ -88,6 +88,8 @@ SPAN: Final[Layout] = {
     "kind": Text(is_required=True),
     "start_ms": DOUBLE,
     "duration_ms": DOUBLE,
+    "compressed_bytes": ULONG,
+    "uncompressed_bytes": ULONG,
 }
 ATTEMPT: Final[Layout] = {
     "attempt": UINT,
