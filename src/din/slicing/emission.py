@@ -53,7 +53,7 @@ def _emit_graph(
         target.input.add().CopyFrom(_value(name, declared, shapes))
     for name in part.outputs:
         target.output.add().CopyFrom(_value(name, declared, shapes))
-    inside = {name for each in part.operators for name in each.writes}
+    inside = {name for each in operators for name in each.writes}
     outside = {*part.inputs, *part.outputs}
     within = inside - outside
     target.value_info.extend(value for name, value in shapes.declared.items() if name in within)

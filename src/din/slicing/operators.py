@@ -108,7 +108,7 @@ def read_operators(contents: Contents) -> OperatorGraph:
     stored = [tensor.name for tensor in graph.initializer]
     stored += [sparse.values.name for sparse in graph.sparse_initializer]
     reads = [*map(reads_of, nodes)]
-    writes = [tuple(filter(None, held.node.output[:])) for held in nodes]
+    writes = [_named(held.node.output[:]) for held in nodes]
     order = _order(nodes, reads, _producers(writes, [*inputs, *stored]))
     nodes = [nodes[place] for place in order]
     reads = [reads[place] for place in order]
@@ -131,10 +131,18 @@ def read_operators(contents: Contents) -> OperatorGraph:
 
 def reads_of(held: Held) -> tuple[str, ...]:
     """Values that a node takes from around it, in order, each once."""
-    found = dict.fromkeys(filter(None, held.node.input[:]))
+    names = held.node.input[:]
+    if not (names or held.graphs):
+        return ()  # as of each Constant
+    found = dict.fromkeys(_named(names))
     for graph in held.graphs:
         found.update(dict.fromkeys(captures_of(graph)))
     return tuple(found)
+
+
+def _named(names: list[str]) -> Names:
+    """Without the empty ones, which stand for what is left out."""
+    return tuple(names) if "" not in names else tuple(filter(None, names))
 
 
 def captures_of(graph: GraphProto) -> list[str]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
 
 from din.domain.model import GATEWAY, CutFacts, Edge
 from din.domain.tensor import TENSORS_MAX
@@ -15,6 +17,8 @@ from din.errors import BadStrategy
 from din.slicing.elements import describe, word_of
 from din.slicing.operators import Operator, OperatorGraph
 from din.slicing.shapes import Shapes
+
+_PLACE: Final = attrgetter("index")
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Part:
     @property
     def operators(self) -> tuple[Operator, ...]:
         """All operators in topological order."""
-        return tuple(sorted((*self.constants, *self.dynamic), key=lambda each: each.index))
+        return tuple(sorted((*self.constants, *self.dynamic), key=_PLACE))
 
 
 def divide(
@@ -93,9 +97,9 @@ def _members(
 
 def _edges(graph: OperatorGraph, slice_of: Mapping[int, int]) -> tuple[Edge, ...]:
     edges: list[Edge] = []
-    outputs = set(graph.outputs)
+    outputs, readers = set(graph.outputs), graph.readers
     for name in graph.inputs:
-        consumers = {slice_of[index] for index in graph.readers.get(name, ())}
+        consumers = {slice_of[index] for index in readers.get(name, ())}
         if name in outputs:
             consumers.add(GATEWAY)  # handed through: the gateway keeps it for the answer
         if consumers:
@@ -103,7 +107,8 @@ def _edges(graph: OperatorGraph, slice_of: Mapping[int, int]) -> tuple[Edge, ...
     for each in graph.dynamic:
         home = slice_of[each.index]
         for name in each.writes:
-            consumers = {slice_of[index] for index in graph.readers.get(name, ())} - {home}
+            consumers = {slice_of[index] for index in readers.get(name, ())}
+            consumers.discard(home)
             if name in outputs:
                 consumers.add(GATEWAY)
             if consumers:
