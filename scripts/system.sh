@@ -7,6 +7,7 @@ command -v ip >/dev/null || missing+=(iproute2)
 command -v git >/dev/null || missing+=(git)
 command -v curl >/dev/null || missing+=(curl)
 command -v flatc >/dev/null || missing+=(flatbuffers-compiler)
+command -v systemd-analyze >/dev/null || missing+=(systemd)
 [ ${#missing[@]} -eq 0 ] && exit 0
 sudo=()
 [ "$(id -u)" -eq 0 ] || sudo=(sudo -n)

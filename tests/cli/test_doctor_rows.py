@@ -12,6 +12,7 @@ import pytest
 from din.cli import doctor_disk, doctor_versions
 from din.cli.check import Check, Place
 from din.cli.doctor_disk import check_disks, check_places
+from din.cli.doctor_machine import service_row
 from din.cli.doctor_rows import Row, looked_at
 from din.cli.doctor_versions import (
     check_own_clock,
@@ -20,6 +21,7 @@ from din.cli.doctor_versions import (
     node_versions_row,
     unmet,
 )
+from din.cli.service_place import Shown
 from din.errors import UsageError
 from din.version import __version__
 from tests.cli.conftest import Run
@@ -162,6 +164,22 @@ def test_the_kernel_tells_of_its_clock_without_being_told() -> None:
     state, error_us = doctor_versions.kernel_clock()
     assert 0 <= state <= 5
     assert error_us >= 0
+
+
+@pytest.mark.parametrize(
+    ("shown", "state", "words"),
+    [
+        (Shown("enabled", "active", "0", "serves"), "ok", "is active (serves)"),
+        (Shown("disabled", "active"), "warn", "does not start with the machine"),
+        (Shown("enabled", "failed"), "fail", "is failed"),
+        (Shown("enabled", "inactive"), "warn", "is inactive"),
+        (Shown(), "warn", "unknown to systemd"),
+    ],
+)
+def test_a_service_that_does_not_run_is_named(shown: Shown, state: str, words: str) -> None:
+    row = service_row("node", shown)
+    assert (row.state, words in row.seen) == (state, True)
+    assert bool(row.fix) == (state != "ok")
 
 
 def disk_rows(state: Path) -> dict[str, Check]:

@@ -31,6 +31,7 @@ from din.cli.doctor_machine import (
     check_backends,
     check_memory,
     check_sandbox,
+    check_services,
     check_temperature,
 )
 from din.cli.doctor_network import (
@@ -56,6 +57,7 @@ MACHINE: Final[tuple[Row, ...]] = (
     Row("accelerators", check_accelerators),
     Row("temperature", check_temperature),
     Row("own clock", check_own_clock),
+    Row("services", check_services),
     Row("multicast", check_multicast),
     Row("announcements", check_announcements, 8.0),
     Row("unicast", check_unicast),

@@ -7,10 +7,13 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from din.cli.check import Check
+from din.cli.service_place import Shown, Systemd, place_of
+from din.cli.service_units import ROLES, Role, unit_name
 
 MEMORY_MIB_MIN: Final = 256
 MIB: Final = 1024 * 1024
@@ -96,3 +99,30 @@ def check_temperature() -> Check:
         return Check("temperature", "warn", seen, "din node start --temp-sensor PATH")
     more = f" and {len(readable) - 1} more" if len(readable) > 1 else ""
     return Check("temperature", "ok", readable[0] + more)
+
+
+def check_services() -> Iterator[Check]:
+    """The units of `din service`, where there are any. Raises Unavailable."""
+    place, systemd = place_of(is_user=False), Systemd(is_user=False)
+    there: list[Role] = [each for each in ROLES if place.unit(each).exists()]
+    if not there:
+        yield Check("services", "ok", "none is installed: din service install makes them")
+        return
+    systemd.check_here()
+    for each in there:
+        yield service_row(each, systemd.show(each))
+
+
+def service_row(role: Role, shown: Shown) -> Check:
+    """How one unit stands."""
+    name, unit = f"{role} service", unit_name(role)
+    seen = f"{unit} is {shown.active or 'unknown to systemd'}"
+    seen += f" ({shown.status})" if shown.status else ""
+    if shown.active == "active" and shown.enabled == "enabled":
+        return Check(name, "ok", seen)
+    if shown.active == "active":
+        seen += f", and {shown.enabled or 'not enabled'}: it does not start with the machine"
+        return Check(name, "warn", seen, f"sudo systemctl enable {unit}")
+    if shown.active == "failed":
+        return Check(name, "fail", seen, f"journalctl -e -u {unit}")
+    return Check(name, "warn", seen, f"sudo systemctl enable --now {unit}")

@@ -41,6 +41,7 @@ cli = _Root(
         "key": ("din.cli.root:key", "Make, list and revoke API keys."),
         "audit": ("din.cli.root:audit", "See who changed what, and whether the log is whole."),
         "trace": ("din.cli.root:trace", "See which node did what in a request."),
+        "service": ("din.cli.root:service", "Run gateway and node as services of systemd."),
         "doctor": ("din.cli.doctor:doctor", "Test this machine, its network and trust."),
         "bench": ("din.cli.root:bench", "Measure this machine with DIN on it."),
         "errors": ("din.cli.reference:errors", "What an error code means."),
@@ -144,6 +145,16 @@ bench = LazyGroup(
     lazy={
         "list": ("din.cli.bench:list_benchmarks", "List what can be measured, by group."),
         "run": ("din.cli.bench:run_benchmarks", "Measure groups or single benchmarks."),
+    },
+)
+service = LazyGroup(
+    name="service",
+    help="Run gateway and node as services of systemd.",
+    no_args_is_help=True,
+    lazy={
+        "install": ("din.cli.service:install", "Make the units; nothing is started."),
+        "status": ("din.cli.service:status", "How the units stand."),
+        "remove": ("din.cli.service:remove", "Stop the services and take their units away."),
     },
 )
 config = LazyGroup(
