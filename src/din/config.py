@@ -60,6 +60,9 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     insecure_network: Annotated[
         bool, Meta(description="allow plain text off loopback, without any authentication")
     ] = False
+    insecure: Annotated[
+        bool, Meta(description="read and run models even where nothing here confines who does")
+    ] = False
     require_key: Annotated[
         bool, Meta(description="ask for an API key on the plain port of this machine as well")
     ] = False

@@ -114,40 +114,40 @@ def test_a_wrong_point_a_missing_file_and_a_folder_each_get_their_error(model, t
         assert exit_code != 0
 
 
-def test_it_never_imports_the_runtime(model, tmp_path):
-    program = (
-        "import sys; from pathlib import Path\n"
-        "from din.carver.carve import answer, read_request\n"
-        "answer(read_request(sys.stdin.buffer.read()))\n"
-        "bad = {'onnxruntime', 'socket', 'asyncio'} & set(sys.modules); print(sorted(bad))"
-    )
+WATCHED = (
+    "import json, resource, sys\n"
+    "from din.carver import parting\n"
+    "from din.carver.carve import carve, read_request\n"
+    "def watched(request, contents, store, version):\n"
+    "    kinds = (resource.RLIMIT_CORE, resource.RLIMIT_AS, resource.RLIMIT_CPU)\n"
+    "    before = [resource.getrlimit(kind)[0] for kind in kinds]\n"
+    "    answer = carve(request, contents, store, version)\n"
+    "    bad = sorted({'onnxruntime', 'asyncio'} & set(sys.modules))\n"
+    "    raise RuntimeError(json.dumps([bad, before]))\n"
+    "parting.carve = watched\n"
+    "try:\n"
+    "    parting.carry_out(read_request(sys.stdin.buffer.read()))\n"
+    "except parting.DinError as error:\n"
+    "    print(error.message.partition('RuntimeError: ')[2], 'onnx' in sys.modules)\n"
+)
+
+
+def test_what_reads_a_model_has_limits_and_no_engine_and_the_keeper_holds_no_parser(
+    model, tmp_path
+):
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", WATCHED],
         input=ask(model, tmp_path / "out"),
         capture_output=True,
         check=True,
     )
-    assert b"onnxruntime" not in done.stdout
-
-
-def test_limits_are_set_before_the_model_is_read(model, tmp_path):
-    program = (
-        "import resource, sys\n"
-        "from din.carver.carve import answer, read_request\n"
-        "answer(read_request(sys.stdin.buffer.read()))\n"
-        "kinds = (resource.RLIMIT_CORE, resource.RLIMIT_AS, resource.RLIMIT_CPU)\n"
-        "print(*[resource.getrlimit(kind)[0] for kind in kinds])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        input=ask(model, tmp_path / "out"),
-        capture_output=True,
-        check=True,
-    )
-    core, space, seconds = map(int, done.stdout.split())
+    said, _, keeper_has_onnx = done.stdout.decode().rpartition(" ")
+    bad, (core, space, seconds) = msgspec.json.decode(said)
+    assert bad == []
     assert core == 0
     assert 0 < space < 4 * 1024**3
     assert 0 < seconds <= 240
+    assert keeper_has_onnx.strip() == "False"
 
 
 def test_it_ends_with_whoever_started_it():

@@ -1,4 +1,5 @@
-"""Run as a program: confines itself as a worker does, as an ordinary user, and attacks.
+"""Run as a program: confines itself as a worker or the carver does, as no more than a user, and
+attacks.
 
 Prints one JSON object: the level, and what each attack met ("OPEN" where it got through).
 """
@@ -17,12 +18,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from din.carver import confine as carver
 from din.sandbox import enter
 from din.worker.confine import open_place
 
 NOBODY = 65534
 PTRACE_SEIZE = 0x4206  # to attach would stop whoever runs this
 MEMORY_BYTES = 1 << 30
+MODEL_BYTES = 10_000
 LIBC = ctypes.CDLL(None, use_errno=True)
 IO_URING_SETUP, BPF, PERF_OPEN, KEYCTL, PTRACE = (
     (425, 321, 298, 250, 101) if os.uname().machine == "x86_64" else (425, 280, 241, 219, 117)
@@ -123,6 +126,18 @@ def met(name: str, attack: Callable[[], object]) -> str:
     return "OPEN"
 
 
+def confined(given: argparse.Namespace) -> int:
+    """The level that was reached, by the steps of the role."""
+    found = enter.Surroundings(False, "left out")
+    is_carver = given.role == "carver"
+    if "namespaces" not in given.without:
+        found = carver.part_from_others() if is_carver else enter.leave_others()
+    if is_carver:
+        return carver.give_up(found, MODEL_BYTES, MODEL_BYTES)
+    open_place()
+    return enter.confine(enter.leave_files(found), memory_bytes_max=MEMORY_BYTES)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", required=True)
@@ -130,6 +145,7 @@ def main() -> None:
     parser.add_argument("--udp", type=int, required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--without", default="")
+    parser.add_argument("--as", dest="role", default="worker")
     given = parser.parse_args()
     if os.geteuid() == 0:
         os.setgroups([])
@@ -141,12 +157,7 @@ def main() -> None:
         vars(enter)["landlock_version"] = lambda: 0
     level = -1
     if "everything" not in given.without:
-        found = enter.Surroundings(False, "left out")
-        if "namespaces" not in given.without:
-            found = enter.leave_others()
-        open_place()
-        found = enter.leave_files(found)
-        level = enter.confine(found, memory_bytes_max=MEMORY_BYTES)
+        level = confined(given)
     results = {}
     for name, attack in attacks(given).items():
         results[name] = met(name, attack)

@@ -47,10 +47,10 @@ def targets() -> Generator[list[str]]:
         ]
 
 
-def attacked(targets: list[str], without: str) -> tuple[int, dict[str, str]]:
+def attacked(targets: list[str], without: str, role: str = "worker") -> tuple[int, dict[str, str]]:
     program = Path(__file__).with_name("attack.py")
     done = subprocess.run(
-        [sys.executable, program, *targets, "--without", without],
+        [sys.executable, program, *targets, "--without", without, "--as", role],
         capture_output=True,
         text=True,
         timeout=60,
@@ -61,9 +61,12 @@ def attacked(targets: list[str], without: str) -> tuple[int, dict[str, str]]:
     return found["level"], found["met"]
 
 
+@pytest.mark.parametrize("role", ["worker", "carver"])
 @pytest.mark.parametrize("without", ["", "landlock", "namespaces", "namespaces,landlock"])
-def test_no_attack_gets_through_whatever_the_kernel_lacks(targets: list[str], without: str) -> None:
-    level, met = attacked(targets, without)
+def test_no_attack_gets_through_whatever_the_kernel_lacks(
+    targets: list[str], without: str, role: str
+) -> None:
+    level, met = attacked(targets, without, role)
     assert len(met) == ATTACKS
     assert [name for name, how in met.items() if how == "OPEN"] == []
     if "namespaces" in without:

@@ -78,6 +78,14 @@ def test_threads_may_be_started_and_neither_processes_nor_namespaces(machine: Ar
 
 
 @pytest.mark.parametrize("machine", MACHINES)
+def test_who_needs_no_threads_starts_none(machine: Architecture) -> None:
+    rules = worker_rules(PID, has_threads=False)
+    code = program(machine.audit, machine.numbers, rules, ABSENT)
+    assert answer(code, machine.audit, machine.numbers["clone"], (0x3D0F00,)) == REFUSED
+    assert answer(code, machine.audit, machine.numbers["clone3"]) == UNKNOWN
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_no_memory_can_be_executed(machine: Architecture) -> None:
     for name in ("mmap", "mprotect"):
         assert said(machine, name, 0, 4096, 3) == ALLOWED

@@ -179,7 +179,7 @@ def _effects(
         gateway_id=identity.node_id,
         store=store,
         artifacts=artifacts,
-        carving=Carving(artifacts, state / "carving", vault, cache),
+        carving=Carving(artifacts, state / "carving", vault, cache, is_insecure=config.insecure),
         carve_cache=cache,
         vault=vault,
         membership=Membership(schedule),

@@ -3,7 +3,8 @@
 A CarveRequest is answered by a CarveAnswer, an AnalyseRequest by a CutTable.
 
 An error is {"code","message","hint"} on standard output with the error's exit code. Standard output
-carries nothing else: what libraries print goes to standard error.
+carries nothing else: what libraries print goes to standard error. `--insecure`: read the model also
+where nothing confines who does.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Final
 
 import msgspec
 
-from din.carver.carve import answer, read_request
-from din.carver.confine import end_with_parent
+from din.carver.carve import read_request
+from din.carver.parting import carry_out
 from din.domain.views import ErrorView
 from din.errors import DinError, Internal, TooLarge
-from din.system.privacy import hide
+from din.system.privacy import end_with_parent, hide
 
 REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
 
@@ -30,6 +31,7 @@ def main() -> int:
     gc.disable()  # it ends soon, and walking over a graph's many objects again and again costs most
     end_with_parent()
     hide()
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a process with threads cannot give up its powers
     answer_to = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -43,7 +45,7 @@ def main() -> int:
 
 def _answer() -> tuple[bytes, int]:
     try:
-        return msgspec.json.encode(answer(read_request(_asked()))), 0
+        return carry_out(read_request(_asked()), is_insecure="--insecure" in sys.argv[1:]), 0
     except DinError as error:
         return _said(error)
     except Exception as error:

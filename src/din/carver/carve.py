@@ -1,8 +1,8 @@
-"""Carries out one request: reads the model, lets `slicing` cut it, writes the slices."""
+"""What a request comes to: opens its files, lets `slicing` cut or analyse the model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -10,18 +10,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from din.carver.confine import confine
-from din.carver.files import (
-    MODEL_FILE_BYTES_MAX,
-    WEIGHTS_FILE_BYTES_MAX,
-    Content,
-    Piece,
-    Room,
-    give_file,
-    map_file,
-    sha256_of,
-    store_file,
-)
+from din.carver.files import MODEL_FILE_BYTES_MAX, WEIGHTS_FILE_BYTES_MAX, Content, map_file
+from din.carver.keeper import Store
 from din.domain.cuts import CutTable
 from din.domain.model import (
     EXTERNAL_FILES_MAX,
@@ -47,9 +37,8 @@ def read_request(data: bytes) -> Request:
         ) from None
 
 
-def answer(request: Request) -> CarveAnswer | CutTable:
-    """Confine this process, then cut or analyse the model. Raises DinError; a bad model's names
-    the file."""
+def open_contents(request: Request) -> dict[str, Content]:
+    """The model and the files beside it, mapped. Raises DinError that names the file."""
     path = Path(request.model_path)
     if len(request.external) > EXTERNAL_FILES_MAX:
         raise TooLarge(
@@ -61,17 +50,24 @@ def answer(request: Request) -> CarveAnswer | CutTable:
     contents = {MODEL_FILE: map_file(path, MODEL_FILE_BYTES_MAX)}
     for location, file in request.external.items():
         contents[location] = map_file(Path(file.path), WEIGHTS_FILE_BYTES_MAX)
+    return contents
+
+
+def carve(
+    request: Request, contents: Mapping[str, Content], store: Store, din_version: str
+) -> CarveAnswer | CutTable:
+    """Cut or analyse the model. Raises DinError; a bad model's names the file."""
+    path = request.model_path
     size = len(contents[MODEL_FILE])
-    confine(size, sum(map(len, contents.values())))
     if not request.source_sha256:
         request = replace(request, source_sha256=sha256(contents[MODEL_FILE]).hexdigest())
     try:
         if isinstance(request, AnalyseRequest):
             return _analyse(request, contents)
-        return _cut(request, contents)
+        return _cut(request, contents, store, din_version)
     except (BadModel, TooLarge) as error:
         message = error.message
-        if str(path) not in message:
+        if path not in message:
             raise type(error)(f"{path}: {message}", hint=error.hint) from None
         raise
     except MemoryError:
@@ -79,6 +75,14 @@ def answer(request: Request) -> CarveAnswer | CutTable:
             f"{path}: carving {size} bytes needs more memory than the carver may take",
             hint="the file may be damaged; else register a smaller model",
         ) from None
+
+
+def din_version() -> str:
+    """Of the package, as it goes into slices; to be asked while there are files."""
+    try:
+        return version("din-network")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _analyse(request: AnalyseRequest, contents: Mapping[str, Content]) -> CutTable:
@@ -93,25 +97,16 @@ def _analyse(request: AnalyseRequest, contents: Mapping[str, Content]) -> CutTab
     )
 
 
-def _cut(request: CarveRequest, contents: Mapping[str, Content]) -> CarveAnswer:
-    # After the limits: `onnx` is the first code that could be turned against this process.
+def _cut(
+    request: CarveRequest, contents: Mapping[str, Content], store: Store, din_version: str
+) -> CarveAnswer:
     from din.carver.packs import Packer
     from din.slicing.slicer import slice_model
 
     names = {MODEL_FILE: request.source_sha256}
     names |= {location: file.sha256 for location, file in request.external.items()}
-
-    room = Room(request.room_bytes)
-
-    def store(pieces: Iterable[Piece], nbytes: int) -> str:
-        if request.is_dry_run:
-            return sha256_of(pieces)
-        if request.output_fd >= 0:
-            return give_file(request.output_fd, pieces, nbytes)
-        room.take(nbytes)
-        return store_file(Path(request.output_path), pieces, nbytes)
-
-    sliced = slice_model(_views(contents), request, _din_version(), Packer(contents, names, store))
+    packer = Packer(contents, names, store)
+    sliced = slice_model(_views(contents), request, din_version, packer)
     for data in sliced.files.values():
         store([data], len(data))
     return sliced.answer
@@ -119,10 +114,3 @@ def _cut(request: CarveRequest, contents: Mapping[str, Content]) -> CarveAnswer:
 
 def _views(contents: Mapping[str, Content]) -> dict[str, memoryview]:
     return {name: memoryview(content) for name, content in contents.items()}
-
-
-def _din_version() -> str:
-    try:
-        return version("din-network")
-    except PackageNotFoundError:
-        return "unknown"

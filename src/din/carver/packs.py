@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from din.carver.files import Content, Piece
+from din.carver.keeper import Store
 from din.slicing.packs import Pack, Written
 from din.slicing.weights import Place
 
 PIECE_BYTES: Final = 1024 * 1024
-
-Store = Callable[[Iterable[Piece], int], str]
-"""Keeps the pieces, so many bytes together, as one file; its SHA256."""
 
 
 class Packer:

@@ -1,10 +1,11 @@
 """The carver as a process of the command line's own: what a strategy makes of a model, here.
 
-The model is a stranger's file: it is parsed there, under the carver's limits; nothing is written.
+The model is a stranger's file: it is parsed there, confined as everywhere; nothing is written.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from din.errors import DeadlineExceeded, DinError, Internal, NotFound, error_of_
 from din.gateway.registration.partition import build_partition, check_options, marked_private
 from din.gateway.registration.record import adapter_of
 from din.gateway.registration.tiles import tiles_of
+from din.system.privacy import plain_environment
 
 CARVE_SECONDS_MAX: Final = 300
 
@@ -47,7 +49,9 @@ def carve_here(registration: Registration) -> CarveAnswer:
     )
     try:
         done = subprocess.run(
+            # Not what lies in the folder where somebody stands, nor their keys.
             [sys.executable, "-P", "-m", "din.carver"],
+            env=plain_environment(os.environ),
             input=msgspec.json.encode(request),
             capture_output=True,
             timeout=CARVE_SECONDS_MAX,

@@ -58,6 +58,12 @@ def _trust_options(function: Function) -> Function:
             ),
             click.option("--tls-port", type=int, help="Port of TLS on --host; 8443."),
             click.option(
+                "--insecure",
+                is_flag=True,
+                default=None,
+                help="Read and run models even where nothing on this machine confines who does.",
+            ),
+            click.option(
                 "--require-key",
                 is_flag=True,
                 default=None,

@@ -239,7 +239,11 @@ def _node_beside(gateway: GatewayConfig) -> NodeConfig:
     """Settings of this machine's node: whose it is and where it lies."""
     config = node_settings({"cluster": gateway.cluster})
     # Home: who runs the gateway here has every key already.
-    config = msgspec.structs.replace(config, labels={"trust": "high", **config.labels})
+    config = msgspec.structs.replace(
+        config,
+        labels={"trust": "high", **config.labels},
+        insecure=config.insecure or gateway.insecure,
+    )
     if "DIN_NODE_STATE_DIR" not in os.environ:
         place = str(Path(gateway.state_dir) / "nodes" / config.name)
         config = msgspec.structs.replace(config, state_dir=place)

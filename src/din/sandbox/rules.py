@@ -46,9 +46,9 @@ _PRCTL: Final = (3, 15, 16, 0x53564D41)
 """PR_GET_DUMPABLE, PR_SET_NAME, PR_GET_NAME, PR_SET_VMA."""
 
 
-def worker_rules(pid: int, *, has_folder: bool = False) -> Rules:
+def worker_rules(pid: int, *, has_folder: bool = False, has_threads: bool = True) -> Rules:
     """For the process `pid`. `has_folder`: it may open files, where a namespace or Landlock leaves
-    it nothing but a folder of its own."""
+    it nothing but a folder of its own. `has_threads`: it may start some."""
     free: dict[str, tuple[Argument, ...]] = dict.fromkeys(_FREE, ())
     if has_folder:
         free |= dict.fromkeys((*_WRITING, "newfstatat"), ())
@@ -56,10 +56,11 @@ def worker_rules(pid: int, *, has_folder: bool = False) -> Rules:
         # `fstat` of some C libraries. A path may stand beside the flag, where no filter sees it: at
         # level 1 a worker can ask whether a file is there, and its size. It cannot open it.
         free["newfstatat"] = (Argument(3, (_AT_EMPTY_PATH,), _AT_EMPTY_PATH),)
+    if has_threads:
+        free["clone"] = (Argument(0, (_CLONE_THREAD,), _CLONE_THREAD | _CLONE_NEW),)
     return free | {
         "mmap": (Argument(2, (0,), _PROT_EXEC),),
         "mprotect": (Argument(2, (0,), _PROT_EXEC),),
-        "clone": (Argument(0, (_CLONE_THREAD,), _CLONE_THREAD | _CLONE_NEW),),
         "tgkill": (Argument(0, (pid,)),),
         "fcntl": (Argument(1, _FCNTL),),
         "ioctl": (Argument(1, _IOCTL),),

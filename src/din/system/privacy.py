@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import signal
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Final
 
 from din.errors import Denied
 
+_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 OWN_ENTRIES: Final = frozenset({"lock", "log", "lost+found", "nodes", "run"})
@@ -32,10 +34,21 @@ def hide_memory() -> None:
     prctl(_PR_SET_DUMPABLE, 0)
 
 
+def show_memory() -> None:
+    """Undo `hide_memory` for as long as the kernel asks who we are. Raises OSError."""
+    prctl(_PR_SET_DUMPABLE, 1)
+
+
 def hide() -> None:
     """`hide_memory`, and files that we make are for our user only."""
     os.umask(0o077)
     hide_memory()
+
+
+def end_with_parent() -> None:
+    """Be killed when whoever started this process dies: nobody would read the answer, and a model
+    may keep it busy for minutes. Raises OSError."""
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def plain_environment(environment: Mapping[str, str]) -> dict[str, str]:

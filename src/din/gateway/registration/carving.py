@@ -57,11 +57,15 @@ class Carving:
         scratch: Path,
         vault: Vault,
         cache: CarveCache | None = None,
+        *,
+        is_insecure: bool = False,
     ) -> None:
+        """`is_insecure`: models are read also where nothing confines who does."""
         self._artifacts = artifacts
         self._scratch = scratch
         self._vault = vault
         self._cache = cache
+        self._words = ("--insecure",) if is_insecure else ()
         self._places = asyncio.Semaphore(CARVERS_MAX)
         self._sealing = asyncio.Lock()
         shutil.rmtree(scratch, ignore_errors=True)
@@ -130,7 +134,7 @@ class Carving:
                 )
                 if is_sealed:
                     return await self._carve_sealed(asked, opened, folder)
-                return self._adopted(await _call(asked, opened, CarveAnswer), folder)
+                return self._adopted(await self._call(asked, opened, CarveAnswer), folder)
             except DinError as error:
                 raise type(error)(_without(error.message, shown), hint=error.hint) from None
             finally:
@@ -157,7 +161,7 @@ class Carving:
                 asked = replace(
                     request, model_path=model_path, source_sha256=source_sha256, external=beside
                 )
-                return await _call(asked, opened, CutTable)
+                return await self._call(asked, opened, CutTable)
             except DinError as error:
                 raise type(error)(_without(error.message, shown), hint=error.hint) from None
             finally:
@@ -208,7 +212,7 @@ class Carving:
         ours, theirs = control_pair()
         with ours, theirs, _collected(ours) as files:
             asked = replace(request, output_path="", output_fd=theirs.fileno())
-            answer = await _call(asked, (*opened, theirs.fileno()), CarveAnswer)
+            answer = await self._call(asked, (*opened, theirs.fileno()), CarveAnswer)
             while _take(ours, files):
                 pass
             sealed: dict[str, Artifact] = {}
@@ -223,6 +227,35 @@ class Carving:
                 for part in answer.slices
             ),
         )
+
+    async def _call(
+        self,
+        request: CarveRequest | AnalyseRequest,
+        descriptors: Sequence[int],
+        kind: type[Said],
+    ) -> Said:
+        child = await asyncio.create_subprocess_exec(
+            # -P: whatever lies in the folder where somebody stands is not imported.
+            *(sys.executable, "-P", "-m", "din.carver", *self._words),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=plain_environment(os.environ),
+            pass_fds=tuple(descriptors),
+        )
+        try:
+            async with asyncio.timeout(CARVE_SECONDS_MAX):
+                said, complaint = await child.communicate(msgspec.json.encode(request))
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"carving took over {CARVE_SECONDS_MAX} s and was stopped",
+                hint="cut the model into fewer slices, or simplify its graph first",
+            ) from None
+        finally:
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
+        return _read(child.returncode, said, complaint, kind)
 
 
 def _content(path: Path, nbytes_max: int) -> bytes:
@@ -279,35 +312,6 @@ def _take(ours: socket.socket, files: dict[str, int]) -> bool:
     return True
 
 
-async def _call(
-    request: CarveRequest | AnalyseRequest, descriptors: Sequence[int], kind: type[Said]
-) -> Said:
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-P",  # whatever lies in the folder where somebody stands is not imported
-        "-m",
-        "din.carver",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=plain_environment(os.environ),
-        pass_fds=tuple(descriptors),
-    )
-    try:
-        async with asyncio.timeout(CARVE_SECONDS_MAX):
-            said, complaint = await child.communicate(msgspec.json.encode(request))
-    except TimeoutError:
-        raise DeadlineExceeded(
-            f"carving took over {CARVE_SECONDS_MAX} s and was stopped",
-            hint="cut the model into fewer slices, or simplify its graph first",
-        ) from None
-    finally:
-        if child.returncode is None:
-            child.kill()
-            await child.wait()
-    return _read(child.returncode, said, complaint, kind)
-
-
 def _read(exit_code: int | None, said: bytes, complaint: bytes, kind: type[Said]) -> Said:
     try:
         if exit_code == 0:
@@ -317,6 +321,7 @@ def _read(exit_code: int | None, said: bytes, complaint: bytes, kind: type[Said]
         tail = complaint.decode(errors="replace").strip().splitlines()[-1:]
         raise Internal(
             f"the carver ended with code {exit_code} and said {said[:80]!r}; {''.join(tail)}",
-            hint="code -9 is the memory limit: register a smaller model or raise it",
+            hint="nothing of the model reaches that process; if nobody killed it, the machine may "
+            "be out of memory",
         ) from None
     raise error_of_code(error.code, error.message, error.hint)
