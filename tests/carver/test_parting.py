@@ -40,6 +40,13 @@ def frame(kind: int, data: bytes) -> bytes:
     return kind.to_bytes(1, "big") + len(data).to_bytes(8, "big") + data
 
 
+def file_of(data: bytes) -> bytes:
+    """In two pieces."""
+    head = FILE.to_bytes(1, "big") + len(data).to_bytes(8, "big")
+    pieces = (data[:3], data[3:], b"") if data[3:] else (data, b"") if data else (b"",)
+    return head + b"".join(len(each).to_bytes(4, "big") + each for each in pieces)
+
+
 def heard(store: keeper.Store, said: bytes, bytes_max: int = 1000) -> tuple[bytes, bool]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -53,7 +60,7 @@ def into(folder: Path) -> keeper.Store:
 
 
 def test_a_file_gets_the_name_of_what_it_holds_whatever_its_maker_says(tmp_path: Path) -> None:
-    said = heard(into(tmp_path), frame(FILE, b"content") + frame(ANSWER, b"{}"))
+    said = heard(into(tmp_path), file_of(b"content") + frame(ANSWER, b"{}"))
     assert said == (b"{}", False)
     (made,) = tmp_path.iterdir()
     assert made.name == sha256(b"content").hexdigest()
@@ -63,7 +70,7 @@ def test_a_file_gets_the_name_of_what_it_holds_whatever_its_maker_says(tmp_path:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (frame(FILE, b"x" * 501) * 2, "more of this model than a model can give"),
+        (file_of(b"x" * 501) * 2, "more of this model than a model can give"),
         (FILE.to_bytes(1, "big") + b"\xff" * 8, "more of this model than a model can give"),
         (ERROR.to_bytes(1, "big") + b"\xff" * 8, "which is nothing"),
         (frame(9, b""), "which is nothing"),
@@ -79,18 +86,18 @@ def test_more_than_a_model_gives_is_refused_and_nonsense_too(
 def test_the_number_of_files_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "FILES_MAX", 2)
     with pytest.raises(Internal, match="more of this model"):
-        heard(into(tmp_path), frame(FILE, b"") * 3)
+        heard(into(tmp_path), file_of(b"") * 3)
 
 
 def test_who_was_asked_for_no_file_gives_none() -> None:
     with pytest.raises(DinError, match="was asked for none"):
-        heard(store_nothing, frame(FILE, b"abc"))
+        heard(store_nothing, file_of(b"abc"))
 
 
-@pytest.mark.parametrize("cut_at", [0, 1, 8, 9, 12])
+@pytest.mark.parametrize("cut_at", [0, 1, 8, 9, 12, 16, 22])
 def test_a_file_that_ends_early_is_not_kept(tmp_path: Path, cut_at: int) -> None:
     with pytest.raises(Ended):
-        heard(into(tmp_path), frame(FILE, b"content")[:cut_at])
+        heard(into(tmp_path), file_of(b"content")[:cut_at])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -102,7 +109,10 @@ def test_a_file_that_ends_early_is_not_kept(tmp_path: Path, cut_at: int) -> None
         ("ctypes.string_at(0)", "ended by signal 11"),
         ("os._exit(3)", "ended with code 3"),
         ("os.kill(os.getpid(), 9)", "Operation not permitted"),
-        ("store([b'abc', b''], 10); os._exit(0)", "the carver failed"),
+        ("store([b'abc', b''], 10)", "of 10 bytes was announced, and it has 3"),
+        ("store([b'abc'] * 2, 3)", "of 3 bytes was announced, and it has 6"),
+        ("store((1 / 0 for _ in 'x'), 3)", "the carver failed: ZeroDivisionError"),
+        ("store(iter([b'abc', os]), 9)", "the carver failed: TypeError"),
         ("os.write(2, b'first\\nlast words'); os._exit(4)", "it said: last words"),
         ("[sys.stderr.write('x' * 99) for _ in range(9999)]", "null"),
         ("store([b'x'], 1 << 62)", "more of this model than a model can give"),

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from din.carver.files import Piece, Room, give_file, sha256_of, store_file
-from din.carver.spoken import ANSWER, ERROR, FILE, Listener
+from din.carver.spoken import ANSWER, ERROR, FILE, GivenUp, Listener
 from din.domain.model import CarveRequest
 from din.domain.strategy import SLICES_MAX
 from din.errors import DinError, Internal, Unavailable
@@ -44,7 +45,8 @@ class Keeper:
             kind, nbytes = listener.head()
             if kind == FILE:
                 self._count(nbytes)
-                listener.confirm(self._store(listener.pieces(nbytes), nbytes))
+                with suppress(GivenUp):
+                    listener.confirm(self._store(listener.pieces(nbytes), nbytes))
             elif kind in (ANSWER, ERROR) and nbytes <= ANSWER_BYTES_MAX:
                 return listener.whole(nbytes), kind == ERROR
             else:

@@ -1,8 +1,10 @@
 """What the confined part of the carver says to its keeper, over a stream: files, then an answer.
 
     frame = kind (u8) | length (u64, big-endian) | so many bytes
+    file  = frame, its bytes in pieces: length (u32) | so many bytes, the last of length 0
 
-A file is answered by its SHA256, 32 bytes. Nothing is opened by who speaks.
+A file is answered by its SHA256, 32 bytes; a piece of length 0xFFFFFFFF ends one that was given up.
+Nothing is opened by who speaks.
 """
 
 from __future__ import annotations
@@ -13,15 +15,22 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from din.carver.files import Piece
+from din.errors import Internal
 
 FILE, ANSWER, ERROR = 1, 2, 3
 DIGEST_BYTES: Final = 32
 PIECE_BYTES: Final = 1024 * 1024
 _HEAD: Final = struct.Struct(">BQ")
+_PIECE: Final = struct.Struct(">I")
+_GIVEN_UP: Final = 0xFFFFFFFF
 
 
 class Ended(Exception):
     """Who speaks has stopped in the middle."""
+
+
+class GivenUp(Exception):
+    """Who speaks has no more of this file, and will say why."""
 
 
 class Speaker:
@@ -33,8 +42,15 @@ class Speaker:
     def give(self, pieces: Iterable[Piece], nbytes: int) -> str:
         """One file of so many bytes; its SHA256. Raises OSError when the keeper has gone."""
         self._stream.sendall(_HEAD.pack(FILE, nbytes))
-        for piece in pieces:
-            self._stream.sendall(piece)
+        try:
+            for piece in pieces:
+                if len(piece):
+                    self._stream.sendall(_PIECE.pack(len(piece)))
+                    self._stream.sendall(piece)
+        except Exception:  # of who makes the pieces: the keeper is to hear of it
+            self._stream.sendall(_PIECE.pack(_GIVEN_UP))
+            raise
+        self._stream.sendall(_PIECE.pack(0))
         return receive(self._stream, DIGEST_BYTES).hex()
 
     def end(self, said: bytes, *, is_error: bool) -> None:
@@ -58,18 +74,31 @@ class Listener:
         return receive(self._stream, nbytes)
 
     def pieces(self, nbytes: int) -> Iterator[Piece]:
-        """The same in pieces, each to be used before the next is asked for. Raises Ended."""
+        """A file, each piece to be used before the next is asked for. Raises Ended, GivenUp,
+        Internal for another size than the announced one."""
         room = memoryview(bytearray(min(nbytes, PIECE_BYTES)))
         left = nbytes
-        while left:
-            try:
-                count = self._stream.recv_into(room, min(left, len(room)))
-            except OSError as error:
-                raise Ended from error
-            if not count:
-                raise Ended
-            yield room[:count]
-            left -= count
+        while piece := self._piece():
+            left -= piece
+            if left < 0:
+                break
+            while piece:
+                try:
+                    count = self._stream.recv_into(room, min(piece, len(room)))
+                except OSError as error:
+                    raise Ended from error
+                if not count:
+                    raise Ended
+                yield room[:count]
+                piece -= count
+        if left:
+            raise Internal(f"a file of {nbytes} bytes was announced, and it has {nbytes - left}")
+
+    def _piece(self) -> int:
+        length = int(_PIECE.unpack(receive(self._stream, _PIECE.size))[0])
+        if length == _GIVEN_UP:
+            raise GivenUp
+        return length
 
     def confirm(self, sha256: str) -> None:
         """Say what the file is called. Raises Ended when who speaks has gone."""
