@@ -170,6 +170,26 @@ def test_a_tensor_larger_than_any_window_is_read() -> None:
     assert read(frame_of(array), array).nbytes == array.nbytes
 
 
+class Starved:
+    """The library where the system gives it no memory for its own tables."""
+
+    def compress(self, data: object) -> bytes:
+        raise zstandard.ZstdError("cannot compress: Allocation error : not enough memory")
+
+    def decompress(self, data: object, *, allow_extra_data: bool) -> bytes:
+        raise zstandard.ZstdError("decompression error: Allocation error : not enough memory")
+
+
+def test_a_lack_of_memory_is_no_fault_of_the_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = Compressor()
+    monkeypatch.setattr(it, "_packing", Starved())
+    monkeypatch.setattr(it, "_unpacking", Starved())
+    with pytest.raises(MemoryError):
+        it.compress(PLAIN)
+    with pytest.raises(MemoryError):
+        it.decompress(memoryview(FRAME), meta_of(PLAIN, FRAME))
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_flipped_bits_are_noticed_or_change_nothing(data: st.DataObject) -> None:

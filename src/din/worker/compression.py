@@ -43,24 +43,29 @@ class Compressor:
         return spent_ns // 1000
 
     def compress(self, array: Array) -> bytes | None:
-        """One frame; None where the tensor shall cross as it is."""
+        """One frame; None where the tensor shall cross as it is. Raises MemoryError."""
         if array.nbytes < COMPRESSED_BYTES_MIN:
             return None
         started_ns = time.perf_counter_ns()
         plain = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        frame = self._packing.compress(plain.data)
+        try:
+            frame = self._packing.compress(plain.data)
+        except zstandard.ZstdError as error:
+            _check_memory(error)
+            raise
         self._spent_ns += time.perf_counter_ns() - started_ns
         return frame if len(frame) <= array.nbytes * SHARE_MAX else None
 
     def decompress(self, frame: memoryview, meta: TensorMeta) -> Array:
         """The tensor, which may not be written to. Raises BadTensor for what is not exactly one
-        whole frame of it."""
+        whole frame of it, and MemoryError."""
         nbytes = nbytes_of(meta.dtype, meta.shape)
         started_ns = time.perf_counter_ns()
         try:
             _check_head(frame, meta, nbytes)
             plain = self._unpacking.decompress(frame, allow_extra_data=False)
         except zstandard.ZstdError as error:
+            _check_memory(error)
             raise _unreadable(meta, str(error)) from error
         if len(plain) != nbytes:
             raise _unreadable(meta, f"{len(plain)} bytes came out, {nbytes} were announced")
@@ -80,6 +85,12 @@ def _check_head(frame: memoryview, meta: TensorMeta, nbytes: int) -> None:
         raise _unreadable(meta, "its frame has no checksum")
     if head.window_size > max(WINDOW_BYTES_MAX, nbytes):
         raise _unreadable(meta, f"its frame refers back over {head.window_size} bytes")
+
+
+def _check_memory(error: zstandard.ZstdError) -> None:
+    """What the library says of its own memory says nothing of the tensor."""
+    if "not enough memory" in str(error):
+        raise MemoryError(str(error)) from error
 
 
 def _unreadable(meta: TensorMeta, why: str) -> BadTensor:
