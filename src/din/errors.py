@@ -11,7 +11,9 @@
     │   ├── Unreachable            503   4    DIN-310  no answer from the other end
     │   ├── Busy                   503   4    DIN-320  every queue that could take it is full
     │   │   └── Limited            429   4    DIN-321  who asks does it too often
-    │   └── ExecutionFailed        502   4    DIN-330  a node or slice failed, retries too
+    │   ├── ExecutionFailed        502   4    DIN-330  a node or slice failed, retries too
+    │   │   └── WorkerLost         502   4    DIN-331  the process that computed it ended
+    │   └── Quarantined            503   4    DIN-340  a slice that ended its workers is kept out
     ├── DeadlineExceeded           504   5    DIN-400  the time given was not enough
     ├── NotFound                   404   6    DIN-500  no such model, node, trace, artifact
     ├── Conflict                   409   7    DIN-600  a name, port, directory or version is taken
@@ -123,6 +125,18 @@ class ExecutionFailed(Unavailable):
 
     code = "DIN-330"
     http_status = 502
+
+
+class WorkerLost(ExecutionFailed):
+    """The worker that computed a request ended before it answered."""
+
+    code = "DIN-331"
+
+
+class Quarantined(Unavailable):
+    """A slice ended its workers on a node, which does not load it for a while."""
+
+    code = "DIN-340"
 
 
 class DeadlineExceeded(DinError):

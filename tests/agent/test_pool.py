@@ -17,6 +17,7 @@ import pytest
 
 from din.agent.pool import PoolSettings, WorkerPool
 from din.agent.zygote import Zygote
+from din.domain.crash import Death
 from din.domain.model import CONTEXT_TENSOR, AdapterSpec, Artifact, Slice
 from din.domain.tensor import TensorMeta, TensorSpec, nbytes_of
 from din.errors import (
@@ -65,7 +66,7 @@ class Bench:
         self.log: list[str] = []
         self.zygote = Zygote(asyncio.get_running_loop(), self.log.append)
         self.ready: list[tuple[int, int, int, ArenaLayout]] = []
-        self.died: list[tuple[int, str]] = []
+        self.died: list[tuple[int, Death]] = []
         self.pools: list[WorkerPool] = []
 
     def pool(self, settings: PoolSettings = SMALL) -> WorkerPool:
@@ -422,8 +423,10 @@ def test_a_killed_worker_fails_its_run_and_is_replaced(tmp_path: Path, models: M
         assert pids(pool) != [old]
         assert pool.restarts == 1
         assert len(it.died) == 1
-        assert "killed by signal 9 (SIGKILL)" in it.died[0][1]
-        assert "out of memory" in it.died[0][1]
+        death = it.died[0][1]
+        assert (death.kind, death.reason) == ("killed", "killed by signal 9 (SIGKILL)")
+        assert death.memory_mib_peak > 0
+        assert death.running == "x FP32[1]"
         await run(pool.pick(), (TensorMeta("x", "FP32", (1,), 4), struct.pack("<f", 1)))
 
     play(story)

@@ -17,6 +17,7 @@ import pytest
 from agent_gateway import EPOCH, GATEWAY_ID, FakeGateway, Node, make_slice
 from msgspec.structs import replace
 
+from din.domain.deployment import Epoch
 from din.domain.model import GATEWAY, Edge
 from din.domain.tensor import TensorMeta, TensorSpec
 from din.wire.messages import (
@@ -24,6 +25,7 @@ from din.wire.messages import (
     BusyNode,
     Cancel,
     Failed,
+    Lift,
     Offer,
     Prepared,
     PrepareFailed,
@@ -32,6 +34,7 @@ from din.wire.messages import (
     Revoke,
     Revoked,
     Unload,
+    WorkerDied,
 )
 
 pytestmark = pytest.mark.system
@@ -307,6 +310,33 @@ def test_a_killed_worker_is_replaced_and_offered_again(tmp_path: Path) -> None:
             await gateway.message(Result)
             await node.stop()
             assert "SIGKILL" in node.events("worker_died")[0]["reason"]
+
+    play(tmp_path, story)
+
+
+def test_a_slice_that_ends_its_worker_twice_is_kept_out_until_it_is_lifted(tmp_path: Path) -> None:
+    async def story(gateway: FakeGateway, folder: Path) -> None:
+        async with Node(folder, "a", gateway) as node:
+            await load(gateway, node)
+            for number in range(2):
+                await gateway.message(Offer, nth=number)
+                os.kill(_worker_pid(node.process.pid), signal.SIGSEGV)
+                died, _, _ = await gateway.message(WorkerDied, nth=number)
+                assert (died.death.kind, died.slice_index) == ("crash", 0)
+                assert "SIGSEGV" in died.death.reason
+                assert died.death.memory_mib_peak > 0
+            out, _, _ = await gateway.message(PrepareFailed)
+            assert out.code == "DIN-340"
+            assert "ended its workers here 2 times" in out.message
+            slice_ = make_slice(0, gateway.artifact(onnx_models.double()))
+            other = Epoch(2, 2)
+            gateway.prepare(node.node_id, slice_, DOUBLE_EDGES, epoch=other)
+            refused, _, _ = await gateway.message(PrepareFailed, nth=1)
+            assert (refused.epoch, refused.code) == (other, "DIN-340")
+            gateway.links[node.node_id].send(Lift())
+            gateway.prepare(node.node_id, slice_, DOUBLE_EDGES, epoch=other)
+            loaded, _, _ = await gateway.message(Prepared, nth=1)
+            assert loaded.epoch == other
 
     play(tmp_path, story)
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from din.agent.zygote import BACK_OFF_MS_MAX, Zygote, back_off_ms, describe_exit
+from din.agent.ending import describe_exit
+from din.agent.zygote import BACK_OFF_MS_MAX, Zygote, back_off_ms
+from din.domain.crash import Death
 from din.errors import ExecutionFailed, TooLarge, Unavailable
 from din.system.arena import arena_layout, create_arena
 from din.system.descriptors import control_pair
@@ -52,21 +54,20 @@ def test_ends_are_told_in_words():
     assert "could not load" in describe_exit(3)
     assert "did not end" in describe_exit(75)
     assert describe_exit(-11) == "killed by signal 11 (SIGSEGV)"
-    assert "out of memory" in describe_exit(-9)
     assert describe_exit(-200) == "killed by signal 200 (unknown)"
 
 
 def test_a_worker_that_cannot_load_ends_and_its_end_is_told():
     async def story() -> None:
         zygote = Zygote(asyncio.get_running_loop(), print)
-        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[Death] = asyncio.get_running_loop().create_future()
         ours, theirs = control_pair()
         arena = create_arena(LAYOUT)
         with ours, theirs:
             worker = await zygote.fork(order(1), [theirs.fileno(), arena], ended.set_result)
             theirs.close()
             assert b"load_fail" in await asyncio.to_thread(ours.recv, 10_000)
-            assert "exit code 3" in await ended
+            assert "exit code 3" in (await ended).reason
             worker.kill()  # ended already: harmless
             worker.close()
         os.close(arena)
@@ -98,7 +99,7 @@ def test_orders_that_do_not_hold_together_are_refused_and_the_zygote_lives():
 def test_many_forks_at_once_are_all_answered():
     async def story() -> None:
         zygote = Zygote(asyncio.get_running_loop(), print)
-        ends: list[str] = []
+        ends: list[Death] = []
         arena = create_arena(LAYOUT)
 
         async def one() -> None:
@@ -148,6 +149,7 @@ def test_death_while_forking_fails_the_fork_and_the_next_one_starts_anew():
 
 AGENT = """
 import asyncio, sys, time
+from din.agent.ending import describe_exit
 from din.agent.zygote import Zygote
 async def main():
     zygote = Zygote(asyncio.get_running_loop(), print)

@@ -217,6 +217,7 @@ class FakeControl:
         self.removed: list[str] = []
         self.orders: list[RegisterModel] = []
         self.drained: list[tuple[str, bool, bool]] = []
+        self.lifted: list[str] = []
         self.revoked: list[str] = []
         self.deregistered: list[tuple[str, int]] = []
         self.deregistered_by: list[tuple[str, str, int]] = []
@@ -266,6 +267,10 @@ class FakeControl:
 
     async def undrain_node(self, name_or_id: str, caller: Caller) -> NodeView:
         self.drained.remove((name_or_id, False, False))
+        return self.inspect_node(name_or_id)
+
+    async def lift_node(self, name_or_id: str, caller: Caller) -> NodeView:
+        self.lifted.append(name_or_id)
         return self.inspect_node(name_or_id)
 
     async def label_node(

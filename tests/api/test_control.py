@@ -39,7 +39,7 @@ def test_answers_carry_their_schema_and_an_id(tmp_path, path, schema):
 
 
 def test_nodes_register_beat_drain_and_leave(tmp_path):
-    (registered, beat, bad, one, drained, forced, back, left), world = asked_in_turn(
+    (registered, beat, bad, one, drained, forced, back, lifted, left), world = asked_in_turn(
         tmp_path,
         ("POST", "/api/v1/nodes", b"\x01tlv", TLV),
         ("POST", "/api/v1/heartbeat", b"beat"),
@@ -48,6 +48,7 @@ def test_nodes_register_beat_drain_and_leave(tmp_path):
         ("POST", "/api/v1/nodes/edge-1/drain"),
         ("POST", "/api/v1/nodes/edge-1/drain?force=true&dry_run=true"),
         ("POST", "/api/v1/nodes/edge-1/undrain"),
+        ("POST", "/api/v1/nodes/edge-1/lift"),
         ("DELETE", "/api/v1/nodes/edge-1?session=7"),
     )
     assert registered.body == b"hello 127.0.0.1 \x01tlv"
@@ -57,6 +58,7 @@ def test_nodes_register_beat_drain_and_leave(tmp_path):
     assert one.json()["name"] == drained.json()["name"] == "edge-1"
     assert back.status == forced.status == 200
     assert world.control.drained == [("edge-1", True, True)]
+    assert (lifted.status, world.control.lifted) == (200, ["edge-1"])
     assert left.status == 204
     assert world.control.deregistered == [("edge-1", 7)]
 

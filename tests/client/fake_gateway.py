@@ -312,3 +312,4 @@ def furnish(fake: FakeGateway) -> None:
     for name in (NODE_A, "edge-gpu-01"):
         fake.routes["POST", f"/api/v1/nodes/{name}/drain"] = document(drained)
         fake.routes["POST", f"/api/v1/nodes/{name}/undrain"] = document(node_view())
+        fake.routes["POST", f"/api/v1/nodes/{name}/lift"] = document(node_view())

@@ -398,6 +398,7 @@ def test_the_control_calls_decode_what_they_get(fake: FakeGateway) -> None:
         assert client.remove("centerface").model_id == "centerface"
         assert client.drain("3f9a000000000001").status == "draining"
         assert client.undrain("3f9a000000000001").status == "ready"
+        assert client.lift("3f9a000000000001").status == "ready"
         with pytest.raises(NotFound):
             client.trace("nope")
 

@@ -41,6 +41,7 @@ from din.gateway.requests.request_tools import (
 )
 from din.gateway.routes.serving import Serving
 from din.gateway.service import InferenceCall
+from din.gateway.telemetry.crashes import CrashBook
 from din.gateway.telemetry.metrics import GatewayMetrics
 from din.gateway.telemetry.traces import TraceBook
 from din.transport.channel import OutputSet
@@ -112,6 +113,7 @@ class Play:
         self.metrics.know_models([MODEL])
         self.traces = TraceBook(lambda each: NAMES.get(NodeId(each), each), lambda: "now")
         self.relay = Relay(loop, GATEWAY_ID, self.sender, lambda each: NAMES[NodeId(each)], 10_000)
+        self.crashes = CrashBook(loop.clock_ms, lambda: "now")
         tools = RequestTools(
             relay=self.relay,
             direct=workers,
@@ -123,6 +125,7 @@ class Play:
             name_of=lambda each: NAMES[NodeId(each)],
             health_of=self.health.get,
             suspect=self._suspect,
+            crashes=self.crashes,
             slice_failed=self.slice_failures.append,
         )
         self.book = Book(self.serving)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from gateway_fakes import EPOCH, NODE_A, NODE_B, PHOTO, SKIP_ROUTE, Reports
 
+from din.domain.crash import Death
 from din.errors import DinError, ExecutionFailed, TooLarge
 from din.gateway.nodes.links import RELAYED_BYTES_MAX, NodeLinks
 from din.observability.printable import SAID_CHARACTERS_MAX
@@ -148,7 +149,7 @@ def test_frames_go_to_open_links_only(play: Play):
         (BusyNode(1, 1, 0, NODE_A, 3, 5), "on_busy"),
         (Prepared(EPOCH, 0, 1.0, None, None), "prepared"),
         (PrepareFailed(EPOCH, 0, "DIN-330", "x"), "prepare_failed"),
-        (WorkerDied(EPOCH, 0, "signal 9"), "worker_died"),
+        (WorkerDied(EPOCH, 0, Death("killed", "signal 9")), "worker_died"),
     ],
 )
 def test_each_kind_reaches_its_room(play: Play, message: AnyMessage, call: str):
@@ -165,7 +166,6 @@ def test_each_kind_reaches_its_room(play: Play, message: AnyMessage, call: str):
             "prepare_failed",
             ("message", "hint"),
         ),
-        (WorkerDied(EPOCH, 0, LONG), "worker_died", ("reason",)),
     ],
 )
 def test_what_a_node_says_is_one_line_and_bounded(
@@ -175,6 +175,14 @@ def test_what_a_node_says_is_one_line_and_bounded(
     ((*_, told),) = play.rooms.named(call)
     for field in fields:
         said = getattr(told, field)
+        assert said.isprintable()
+        assert len(said) < 2 * SAID_CHARACTERS_MAX
+
+
+def test_what_a_node_says_of_a_crash_is_one_line_and_bounded(play: Play):
+    play.arrives(WorkerDied(EPOCH, 0, Death("crash", LONG, 1, LONG)))
+    ((*_, told),) = play.rooms.named("worker_died")
+    for said in (told.death.reason, told.death.running):
         assert said.isprintable()
         assert len(said) < 2 * SAID_CHARACTERS_MAX
 

@@ -49,6 +49,7 @@ NEEDS: Final[dict[tuple[str, str], Needs]] = {
     ("POST", "/api/v1/nodes/{node}/drain"): NODES,
     ("POST", "/api/v1/nodes/{node}/labels"): NODES,
     ("POST", "/api/v1/nodes/{node}/undrain"): NODES,
+    ("POST", "/api/v1/nodes/{node}/lift"): NODES,
     ("POST", "/api/v1/nodes/{node}/revoke"): NODES,
     # Joining machines have nothing yet but a token, and a certificate may have ended: both routes
     # look at what the body proves.

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from din.agent.zygote import WorkerProcess, Zygote, back_off_ms
+from din.domain.crash import Death
 from din.domain.model import Slice
 from din.errors import (
     DeadlineExceeded,
@@ -51,9 +53,9 @@ OnWorkerReady = Callable[[int, int, int, ArenaLayout], None]
 """(worker id, socket descriptor, arena descriptor, layout): a worker is ready; the descriptors are
 of the channel meant for a gateway, -1 where none was wanted. They stay the pool's, open until
 `on_worker_died`: send them on as often as needed."""
-OnWorkerDied = Callable[[int, str], None]
-"""(worker id, reason in words): a worker that was ready has died, not by `stop`. Worker id 0 = a
-dead worker could not be replaced; it is tried again."""
+OnWorkerDied = Callable[[int, Death], None]
+"""(worker id, how): a worker that was ready has died, not by `stop`, or one that loaded did by its
+own fault. Worker id 0 = a dead worker could not be replaced; it is tried again."""
 
 
 OpenFiles = Callable[[tuple[str, ...]], Awaitable[list[int]]]
@@ -74,7 +76,7 @@ class _Worker:
         """Socket and arena for a gateway."""
         self.is_ready = False
         self.broken_reason = ""
-        self.exit_reason = ""
+        self.death: Death | None = None
 
     def close(self) -> None:
         if self.channel is not None:
@@ -181,6 +183,11 @@ class WorkerPool:
         worker = self._workers.get(worker_id)
         return worker.channel if worker is not None and worker.is_ready else None
 
+    def give_up(self) -> None:
+        """Replace no worker any more; those that live go on until `stop`."""
+        for task in self._places:
+            task.cancel()
+
     async def stop(self) -> None:
         """Let running requests end within the drain time, then end every worker."""
         self._is_stopping = True
@@ -225,7 +232,7 @@ class WorkerPool:
                 current = await self._launch(recipe)
             except DinError as error:
                 current = None
-                self._on_worker_died(0, f"no new worker: {error.message}")
+                self._on_worker_died(0, Death("left", f"no new worker: {error.message}"))
 
     async def _launch(self, recipe: _Recipe) -> _Worker:
         """One worker, loaded and ready."""
@@ -272,7 +279,7 @@ class WorkerPool:
                 memory_mib_max=recipe.memory_mib_max,
             )
             process = await self._zygote.fork(
-                order, given, lambda reason: self._on_exit(worker, reason)
+                order, given, lambda death: self._on_exit(worker, death)
             )
             if worker.exited.is_set():
                 process.close()
@@ -306,21 +313,23 @@ class WorkerPool:
         worker.is_ready = False
         if worker.process is not None:
             worker.process.kill()
-        if worker.exit_reason:
-            self._bury(worker)
+        if worker.death is not None:
+            self._bury(worker, worker.death)
 
-    def _on_exit(self, worker: _Worker, reason: str) -> None:
-        worker.exit_reason = reason
+    def _on_exit(self, worker: _Worker, death: Death) -> None:
+        worker.death = death
         # What it said last may still lie in its channel: the end of file comes after that.
         if worker.channel is None or not worker.channel.is_open:
-            self._bury(worker)
+            self._bury(worker, death)
 
-    def _bury(self, worker: _Worker) -> None:
-        reason = worker.exit_reason
+    def _bury(self, worker: _Worker, death: Death) -> None:
+        running = worker.channel.interrupted if worker.channel is not None else ""
+        worker.death = replace(death, running=running)
         if worker.broken_reason not in ("", WORKER_DIED):
             reason = f"{worker.broken_reason}; the agent ended it"
+            worker.death = replace(worker.death, kind="stuck", reason=reason)
         worker.exited.set()
-        self._retire(worker, reason)
+        self._retire(worker, worker.death.reason)
 
     def _retire(self, worker: _Worker, reason: str) -> None:
         """Forget a worker and close what belongs to it; repeating it is harmless."""
@@ -335,8 +344,9 @@ class WorkerPool:
                 ExecutionFailed(f"the worker died while it loaded the slice: {reason}")
             )
             worker.loaded.exception()  # somebody may not wait for it any more
-        if was_loaded and not self._is_stopping:
-            self._on_worker_died(worker.worker_id, reason)
+        death = worker.death or Death("left", reason)
+        if not self._is_stopping and (was_loaded or death.is_own_fault):
+            self._on_worker_died(worker.worker_id, death)
 
 
 class _Recipe(Struct, frozen=True):

@@ -15,7 +15,17 @@ from din.agent.peers import Peers
 from din.agent.slices import Slices
 from din.system.descriptors import close_all
 from din.transport.link import Link
-from din.wire.messages import AnyMessage, Cancel, Prepare, Renew, Revoked, Run, ThrownOut, Unload
+from din.wire.messages import (
+    AnyMessage,
+    Cancel,
+    Lift,
+    Prepare,
+    Renew,
+    Revoked,
+    Run,
+    ThrownOut,
+    Unload,
+)
 
 Report = Callable[..., None]
 
@@ -76,7 +86,7 @@ class Router:
         match message:
             case Run():
                 self._take(link, message, body)
-            case Cancel() | Prepare() | Renew() | Unload() | Revoked() | ThrownOut() if (
+            case Cancel() | Prepare() | Renew() | Unload() | Revoked() | ThrownOut() | Lift() if (
                 link.peer_id == self._named.gateway_id
             ):
                 self._obey(message)
@@ -91,7 +101,9 @@ class Router:
             self._executor.abandon(message)
             self._named.refuse(link.peer_id, message)
 
-    def _obey(self, message: Cancel | Prepare | Renew | Unload | Revoked | ThrownOut) -> None:
+    def _obey(
+        self, message: Cancel | Prepare | Renew | Unload | Revoked | ThrownOut | Lift
+    ) -> None:
         match message:
             case Cancel():
                 self._executor.cancel(message)
@@ -104,5 +116,7 @@ class Router:
                 self._slices.unload(message)
             case Revoked():
                 self._offers.revoked(message.worker_id)
+            case Lift():
+                self._slices.lift()
             case ThrownOut():
                 self._named.throw_out(message.node_ids)

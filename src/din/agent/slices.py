@@ -26,9 +26,11 @@ from din.agent.peers import Peers
 from din.agent.pool import WorkerPool, open_paths
 from din.agent.unsealer import NO_FILE, Unsealer
 from din.agent.zygote import Zygote
+from din.domain.crash import Death
 from din.domain.node import SLICES_HELD_MAX
 from din.errors import Conflict, DeadlineExceeded, DinError, Internal, TooLarge
 from din.execution.events import SliceKey, SliceLoaded, SliceUnloaded
+from din.execution.quarantine import Quarantine
 from din.system.descriptors import close_all
 from din.wire.messages import (
     AnyMessage,
@@ -92,6 +94,7 @@ class Slices:
         self._leases = LeaseWatch(self._lease_over)
         self._tell = tell
         self._admission = admission
+        self._quarantine = Quarantine()
         self._report = report
         self._held: dict[SliceKey, _Held] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -104,6 +107,12 @@ class Slices:
             self._tell_failed(order, Conflict("another slice is held under this epoch and index"))
             return
         if held is None:
+            now_ms = asyncio.get_running_loop().time() * 1000
+            part = order.slice
+            refusal = self._quarantine.refusal(part.slice_id, now_ms, part.name)
+            if refusal is not None:
+                self._tell_failed(order, refusal)
+                return
             if len(self._held) >= SLICES_HELD_MAX:
                 error = TooLarge(
                     f"this node holds {SLICES_HELD_MAX} slices already",
@@ -320,8 +329,29 @@ class Slices:
         if held is not None and held.pool is not None and held.loaded is not None:
             self._executor.watch_workers(key, held.pool.channels, "it was replaced")
 
-    def _on_worker_died(self, key: SliceKey, worker_id: int, reason: str) -> None:
+    def _on_worker_died(self, key: SliceKey, worker_id: int, death: Death) -> None:
+        reason = death.story()
         self._report("worker_died", slice=key[1], worker=worker_id, reason=reason)
         self._offers.worker_died(worker_id)
-        self._tell(WorkerDied(*key, reason))
+        self._tell(WorkerDied(*key, death))
         self._executor.bury_workers(reason)
+        held = self._held.get(key)
+        if held is not None and death.is_own_fault:
+            self._count_crash(key, held, reason)
+
+    def _count_crash(self, key: SliceKey, held: _Held, reason: str) -> None:
+        """A slice that ends its workers again and again goes: the node is for others as well."""
+        part, now_ms = held.order.slice, asyncio.get_running_loop().time() * 1000
+        if not self._quarantine.crashed(part.slice_id, now_ms, reason):
+            return
+        refusal = self._quarantine.refusal(part.slice_id, now_ms, part.name)
+        if held.loaded is None or held.pool is None or refusal is None:
+            return  # it is still loading: that fails by itself
+        self._report("slice_quarantined", slice=part.name, reason=refusal.message)
+        held.pool.give_up()
+        self._tell_failed(held.order, refusal)
+        self._unload(key, held)
+
+    def lift(self) -> None:
+        """Load slices again that were kept out for what they did to their workers."""
+        self._report("quarantine_lifted", slices=self._quarantine.lift())

@@ -14,6 +14,8 @@ from typing import Final
 import msgspec
 
 from din.agent.child import end_child, start_child
+from din.agent.ending import MemoryKills, death_of, describe_exit
+from din.domain.crash import Death
 from din.errors import ExecutionFailed, Internal, TooLarge, Unavailable
 from din.system.descriptors import close_all, receive_message, send_message
 from din.wire.worker import MESSAGE_BYTES_MAX, Exited, Fork, Forked, ForkFailed, ZygoteAnswer
@@ -29,15 +31,8 @@ STOP_TIMEOUT_S: Final = 3.0
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(ZygoteAnswer)
 
-# What the worker's own exit codes mean (din.worker.process, din.worker.watchdog).
-_EXIT_WORDS: Final = {
-    3: " (it could not load its slice)",
-    70: " (a fault in the worker itself)",
-    75: " (a run did not end when it was stopped)",
-}
-
-OnExit = Callable[[str], None]
-"""Told once, in words, how a worker ended."""
+OnExit = Callable[[Death], None]
+"""Told once how a worker ended."""
 Report = Callable[[str], None]
 """Takes a line for the log."""
 
@@ -79,6 +74,7 @@ class Zygote:
         self._control: socket.socket | None = None
         self._forking: dict[int, asyncio.Future[WorkerProcess]] = {}
         self._on_exit: dict[int, OnExit] = {}
+        self._memory_kills = MemoryKills()
         self._last_worker_id = 0
         self._failures = 0
         self._start_lock = asyncio.Lock()
@@ -194,7 +190,8 @@ class Zygote:
             return
         close_all(descriptors)
         if isinstance(message, Exited):
-            self._tell_exit(message.worker_id, describe_exit(message.exit_code))
+            death = death_of(message.exit_code, message.memory_mib_peak, self._memory_kills)
+            self._tell_exit(message.worker_id, death)
         elif isinstance(message, ForkFailed):
             future = self._forking.get(message.worker_id)
             if future is not None and not future.done():
@@ -218,12 +215,12 @@ class Zygote:
                 self._on_exit.pop(worker_id, None)
                 future.set_exception(ExecutionFailed(reason))
         for worker_id in list(self._on_exit):
-            self._tell_exit(worker_id, reason)
+            self._tell_exit(worker_id, Death("zygote", reason))
 
-    def _tell_exit(self, worker_id: int, reason: str) -> None:
+    def _tell_exit(self, worker_id: int, death: Death) -> None:
         on_exit = self._on_exit.pop(worker_id, None)
         if on_exit is not None:
-            on_exit(reason)
+            on_exit(death)
 
     def _disconnect(self) -> None:
         if self._control is not None:
@@ -235,15 +232,3 @@ class Zygote:
 def back_off_ms(failures: int) -> int:
     """Pause before try number `failures` + 1: 100 ms, doubling, at most 30 s."""
     return min(BACK_OFF_MS_MAX, BACK_OFF_MS_MIN * 2 ** min(failures - 1, 20))
-
-
-def describe_exit(exit_code: int) -> str:
-    """An exit status in words; negative codes are signals, as in `subprocess`."""
-    if exit_code >= 0:
-        return f"exit code {exit_code}{_EXIT_WORDS.get(exit_code, '')}"
-    try:
-        name = signal.Signals(-exit_code).name
-    except ValueError:
-        name = "unknown"
-    hint = "; if nobody killed it, the machine may be out of memory" if exit_code == -9 else ""
-    return f"killed by signal {-exit_code} ({name}){hint}"

@@ -114,6 +114,7 @@ def _entries(
             "give it labels (JSON)",
         ),
         ("POST", "/api/v1/nodes/{node}/undrain", ours.undrain, "take a drain back"),
+        ("POST", "/api/v1/nodes/{node}/lift", ours.lift, "load again what crashed there"),
         (
             "POST",
             "/api/v1/nodes/{node}/revoke",

@@ -123,6 +123,13 @@ class ControlRoutes:
         caller = caller_of_request(request)
         return json_response(await self._control.undrain_node(_node_of(request), caller))
 
+    async def lift(self, request: Request) -> Response:
+        """POST /api/v1/nodes/{node}/lift."""
+        only_query(request)
+        await read_body(request, self._limits.control_body_bytes_max, "the request")
+        caller = caller_of_request(request)
+        return json_response(await self._control.lift_node(_node_of(request), caller))
+
     async def revoke(self, request: Request) -> Response:
         """POST /api/v1/nodes/{node}/revoke?dry_run=true."""
         only_query(request, "dry_run")

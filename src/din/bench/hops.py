@@ -57,7 +57,7 @@ async def _arena(path: Path, repeats: int) -> tuple[list[float], float]:
     pool = WorkerPool(
         zygote,
         on_worker_ready=lambda *_: None,
-        on_worker_died=lambda _, reason: deaths.append(reason),
+        on_worker_died=lambda _, death: deaths.append(death.story()),
     )
     spec = TensorSpec("x", "FP32", (1, ARENA_BYTES // FP32_BYTES))
     part = Slice(

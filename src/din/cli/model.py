@@ -11,6 +11,7 @@ import click
 
 from din.cli import complete
 from din.cli.asking import ask
+from din.cli.crashes import crash_lines
 from din.cli.display import (
     UNKNOWN,
     Column,
@@ -214,6 +215,7 @@ def _show_model(model: str, gateway: str | None, output: str) -> None:
             ("rewrite", "\n".join(rewrite_lines(view.rewrite))),
             ("precision", "\n".join(precision_lines(view.precision))),
             ("compression", _compression(view)),
+            ("crashes", crash_lines(view.crashes)),
             ("notes", "\n".join((*view.notes, *view.warnings))),
         ]
     )

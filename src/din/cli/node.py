@@ -1,4 +1,4 @@
-"""`din node list | inspect | watch | drain | undrain | label`."""
+"""`din node list | inspect | watch | drain | undrain | lift | label`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 from din.cli import complete
 from din.cli.asking import ask
+from din.cli.crashes import crash_lines
 from din.cli.display import (
     UNKNOWN,
     Column,
@@ -95,6 +96,8 @@ def _show_nodes(gateway: str | None, output: str) -> None:
                 say(_drain_words(node))
             elif node.reason and node.status != "ready":
                 say(f"{node.name} is {node.status}: {node.reason}")
+            for kept_out in node.quarantined:
+                say(f"{node.name} keeps out {kept_out.slice}: {kept_out.reasons[0]}")
             for warning in node.warnings:
                 say(f"{node.name}: {warning}")
 
@@ -184,6 +187,8 @@ def _facts(view: NodeView) -> list[tuple[str, str]]:
         ("queue", str(health.queue_length)),
         ("slices", "\n".join(view.slices) or UNKNOWN),
         *((f"stuck {each.slice}", "\n".join(each.reasons)) for each in view.stuck),
+        *((f"kept out {each.slice}", "\n".join(each.reasons)) for each in view.quarantined),
+        ("crashes", crash_lines(view.crashes)),
     ]
     return [*facts, *_profile_facts(view), ("warnings", "\n".join(view.warnings))]
 
@@ -270,6 +275,21 @@ def undrain_node(node: str, gateway: str | None) -> None:
     click.echo(view.name)
     when = "" if view.status == "ready" else f" as soon as it is ready; now it is {view.status}"
     say(f"{view.name} may take slices again{when}")
+
+
+@click.command("lift", cls=Command, examples=("din node lift edge-1",))
+@click.argument("node", shell_complete=complete.nodes)
+@gateway_option
+def lift_node(node: str, gateway: str | None) -> None:
+    """Let NODE load slices at once that it keeps out because they ended their workers there.
+
+    Without this they are loaded again by themselves after a while that doubles; a restart of the
+    node forgets it as well.
+    """
+    with ask(gateway) as client:
+        view = client.lift(node)
+    click.echo(view.name)
+    say(f"{view.name} loads them again; see what ended them: din node inspect {view.name}")
 
 
 @click.command(

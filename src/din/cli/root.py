@@ -71,6 +71,7 @@ node = LazyGroup(
         "drain": ("din.cli.node:drain_node", "Move the slices of a node away."),
         "label": ("din.cli.node:label_node", "Give a node labels, such as trust=high."),
         "undrain": ("din.cli.node:undrain_node", "Take a drain back."),
+        "lift": ("din.cli.node:lift_node", "Load slices again that crashed on a node."),
         "stop": ("din.cli.start:stop_node", "Stop a node started with --detach."),
     },
 )

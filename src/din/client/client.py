@@ -201,6 +201,11 @@ class Client:
         answer = self.call("POST", f"/api/v1/nodes/{_segment(name)}/undrain")
         return decode_answer(answer, NodeView)
 
+    def lift(self, name: str) -> NodeView:
+        """Have a node load slices again that ended their workers there. Raises NotFound."""
+        answer = self.call("POST", f"/api/v1/nodes/{_segment(name)}/lift")
+        return decode_answer(answer, NodeView)
+
     def models(self) -> ModelList:
         """All models with their state."""
         return self._get("/api/v1/models", ModelList)

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from din.domain.crash import CrashView
 from din.domain.cuts import CutChoice, CutTable, CutWay
 from din.domain.deployment import DeploymentState
 from din.domain.encoding import PrecisionCheck, RewriteCheck
@@ -68,6 +69,10 @@ class NodeView(Struct, frozen=True, kw_only=True):
     is_insecure_network: bool = False
     """Its links are plain text, to anybody."""
     stuck: tuple[StuckSlice, ...] = ()
+    quarantined: tuple[StuckSlice, ...] = ()
+    """Slices that ended their workers there and are kept out for a while, with the reason."""
+    crashes: tuple[CrashView, ...] = ()
+    """Workers that ended by themselves, the oldest first; only in `inspect`."""
 
 
 class NodeList(Struct, frozen=True, kw_only=True):
@@ -147,6 +152,8 @@ class ModelView(Struct, frozen=True, kw_only=True):
     """By how much rewrites that were asked for change what it computes."""
     precision: PrecisionCheck | None = None
     """How tensors cross between the slices, and why, where not always exactly."""
+    crashes: tuple[CrashView, ...] = ()
+    """Workers of it that ended by themselves, the oldest first."""
     is_seal_due: bool = False
     """It lies in plain form, and would be sealed if it were registered now."""
     choice: CutChoice | None = None

@@ -15,7 +15,7 @@ Delivered each, and calls `Woke` when `next_wakeup_ms` is reached.
 from __future__ import annotations
 
 from din.domain.tensor import offsets_of
-from din.errors import Busy, DinError, ExecutionFailed, Unavailable
+from din.errors import Busy, DinError, Unavailable, WorkerLost
 from din.execution import checks
 from din.execution.attempts import RequestKey
 from din.execution.events import (
@@ -205,7 +205,7 @@ class Execution:
             return
         worker.loaded.workers.discard(event.worker)
         worker.queue.clear()
-        error = ExecutionFailed(f"the worker is gone: {event.reason}")
+        error = WorkerLost(f"the worker is gone: {event.reason}")
         for number in list(worker.tasks):
             self._books.fail(now_ms, self._books.tasks[number], error)
         self._forget_worker(event.worker)

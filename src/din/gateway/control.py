@@ -31,6 +31,7 @@ from din.domain.views import (
 from din.errors import NotFound
 from din.gateway.core import Gateway
 from din.gateway.draining import Draining
+from din.gateway.ends import lift
 from din.gateway.planning import plan_now
 from din.gateway.reslicing import cuts_of, slice_again
 from din.gateway.revoking import revoke
@@ -172,6 +173,14 @@ class GatewayService:
         facts = {"name": self._gateway.fleet.name_of(node_id)}
         async with self._change(caller, "node.undrain", node_id, after=facts):
             return await self._draining.undrain(node_id)
+
+    async def lift_node(self, name_or_id: str, caller: Caller = GATEWAY) -> NodeView:
+        """See ControlService."""
+        node_id = self._gateway.fleet.find(name_or_id).profile.node_id
+        facts = {"name": self._gateway.fleet.name_of(node_id)}
+        async with self._change(caller, "node.lift", node_id, after=facts):
+            lift(self._gateway, node_id)
+        return self._draining.view(node_id)
 
     async def revoke_node(
         self, name_or_id: str, caller: Caller = GATEWAY, *, is_dry_run: bool = False

@@ -27,6 +27,7 @@ from din.gateway.deployment.drains import DrainBook
 from din.gateway.deployment.epochs import EpochBook
 from din.gateway.deployment.measured import MemoryBook
 from din.gateway.deployment.orders import Orders
+from din.gateway.ends import note_death
 from din.gateway.examination import encoder_of, examiner_of, probes_of
 from din.gateway.live_factors import live_factors
 from din.gateway.nodes.beats import BeatKeys
@@ -49,6 +50,7 @@ from din.gateway.requests.relay import Relay
 from din.gateway.requests.request_tools import TIMEOUT_LIMITS, RequestTools
 from din.gateway.revoking import strike_out_revoked
 from din.gateway.routes.serving import Serving
+from din.gateway.telemetry.crashes import CrashBook
 from din.gateway.telemetry.metrics import GatewayMetrics
 from din.gateway.telemetry.traces import TraceBook
 from din.gateway.terrain import roomiest_mib, terrain_of
@@ -146,6 +148,8 @@ class Gateway:
             effects.store, effects.artifacts, effects.carving, self.cutter, self.vault.seals
         )
         self.traces = TraceBook(self.fleet.name_of, effects.wall_clock_iso)
+        self.crashes = CrashBook(effects.clock, effects.wall_clock_iso)
+        self.direct.on_cut_off = self.crashes.cut_off
         tools = self._request_tools()
         self.dispatch = Dispatch(loop, self.models, tools, effects.report)
         self.probes = probes_of(self, tools)
@@ -246,6 +250,7 @@ class Gateway:
             name_of=self.fleet.name_of,
             health_of=self.fleet.health_of,
             suspect=self.fleet.dispatch_failed,
+            crashes=self.crashes,
             slice_failed=self.fleet.slice_failed,
         )
 
@@ -344,11 +349,7 @@ class Gateway:
 
     def worker_died(self, node_id: NodeId, message: WorkerDied) -> None:
         """A worker ended: counted and told; what ran in it was answered or is run again."""
-        name = self.fleet.name_of(node_id)
-        self.effects.metrics.count_restart(name)
-        self.effects.report(
-            "worker died", node=name, slice=message.slice_index, reason=message.reason
-        )
+        note_death(self, node_id, message)
 
     # Models.
 

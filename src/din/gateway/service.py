@@ -155,6 +155,11 @@ class ControlService(Protocol):
         """Take a drain back, also of a node that is not here."""
         ...
 
+    async def lift_node(self, name_or_id: str, caller: Caller) -> NodeView:
+        """Have it load slices again that ended their workers there. Raises NotFound,
+        Unavailable."""
+        ...
+
     async def revoke_node(
         self, name_or_id: str, caller: Caller, *, is_dry_run: bool = False
     ) -> RevokedView:

@@ -47,6 +47,8 @@ def node_view(
         is_insecure_network=profile.is_insecure_network,
         is_revoked=gateway.roll.is_revoked(profile.node_id),
         stuck=_stuck_on(gateway, profile.node_id) if stuck is None else stuck,
+        quarantined=_quarantined_on(gateway, profile.node_id),
+        crashes=gateway.crashes.of_node(profile.node_id) if is_whole else (),
     )
 
 
@@ -60,6 +62,14 @@ def slice_label(holding: Holding, index: int) -> str:
     """How people name one slice of one model, or a probe."""
     part, model_id = holding.partition.slices[index], holding.record.manifest.model_id
     return model_id if part.backend == PROBE else f"{model_id}/{part.name}"
+
+
+def _quarantined_on(gateway: Gateway, node_id: NodeId) -> tuple[StuckSlice, ...]:
+    return tuple(
+        StuckSlice(slice=slice_label(holding, index), reasons=(reason,))
+        for holding in gateway.deployer.holdings()
+        for index, reason in holding.quarantined(node_id)
+    )
 
 
 def _stuck_on(gateway: Gateway, node_id: NodeId) -> tuple[StuckSlice, ...]:
@@ -150,6 +160,7 @@ def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
         warnings=record.warnings,
         notes=(*record.notes, *_backend_notes(gateway, record)),
         choice=record.choice,
+        crashes=gateway.crashes.of_model(manifest.model_id),
         tenant=manifest.tenant,
         verification=record.verification,
         precision=record.precision,

@@ -25,6 +25,7 @@ from din.domain.tensor import TensorMeta
 from din.errors import Busy, DinError, ExecutionFailed, Internal, TooLarge, error_of_code
 from din.execution.allocator import Allocator, Slot
 from din.system.arena import map_given_arena
+from din.transport.lost import lost, shapes_of
 from din.transport.outputs import Range, Sound, check_apart, check_asked, sound_of
 from din.wire.worker import (
     MESSAGE_BYTES_MAX,
@@ -112,6 +113,7 @@ Done = Callable[[OutputSet | DinError], None]
 
 
 class _Asked(msgspec.Struct):
+    inputs: Sequence[Placed]
     outputs: tuple[str, ...]
     compressed: tuple[str, ...]
     done: Done
@@ -158,6 +160,8 @@ class WorkerChannel:
         self._buffer = bytearray(MESSAGE_BYTES_MAX + 1)
         self._buffer_view = memoryview(self._buffer)
         self.is_open = True
+        self.interrupted = ""
+        """Inputs of the run that the worker's end cut off: names, types and shapes."""
         sock.setblocking(False)
         loop.add_reader(sock.fileno(), self._on_readable)
         self._send_small(Attach(self._session))
@@ -220,7 +224,7 @@ class WorkerChannel:
             self._break(f"the worker cannot be reached: {error.strerror}")
             raise ExecutionFailed(f"the worker cannot be reached: {error.strerror}") from error
         del self._unsent_releases[: len(released)]
-        self._asked[ticket] = _Asked(outputs, compressed, done)
+        self._asked[ticket] = _Asked(inputs, outputs, compressed, done)
         return ticket
 
     def abort(self, ticket: int) -> None:
@@ -373,9 +377,10 @@ class WorkerChannel:
         self._loop.remove_writer(self._socket.fileno())
         self._socket.close()
         self._pending.clear()
-        asked, self._asked = self._asked, {}
-        for each in asked.values():
-            each.done(ExecutionFailed(reason))
+        asked, self._asked = list(self._asked.values()), {}
+        self.interrupted = shapes_of(asked[0].inputs if asked else ())
+        for place, each in enumerate(asked):
+            each.done(lost(reason, is_running=place == 0, is_told=is_told))
         self._memory.release()
         with suppress(BufferError):  # views that are still read keep the mapping
             self._mapping.close()

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from din.domain.crash import Death
 from din.domain.deployment import Epoch, Route
 from din.domain.engine import EngineFacts
 from din.domain.model import Edge, Slice
@@ -247,7 +248,11 @@ class WorkerDied(Message, frozen=True, array_like=True, tag="WORKER_DIED"):
 
     epoch: Epoch
     slice_index: int
-    reason: str
+    death: Death
+
+
+class Lift(Message, frozen=True, array_like=True, tag="LIFT"):
+    """Gateway -> agent: load slices again that ended their workers there; see PREPARE_FAILED."""
 
 
 class ThrownOut(Message, frozen=True, array_like=True, tag="THROWN_OUT"):
@@ -308,6 +313,7 @@ AnyMessage = (
     | Revoke
     | Revoked
     | WorkerDied
+    | Lift
     | ThrownOut
     | Measured
     | EngineNews
@@ -316,7 +322,7 @@ AnyMessage = (
 
 URGENT_KINDS: Final = (
     Ping, Pong, Accepted, Failed, BusyNode, Cancel, Prepared, PrepareFailed, Prepare, Renew,
-    Unload, Offer, Revoke, Revoked, WorkerDied, ThrownOut,
+    Unload, Offer, Revoke, Revoked, WorkerDied, Lift, ThrownOut,
     Measured, EngineNews, Bye,
 )  # fmt: skip
 """Kinds that travel on the urgent lane; Run and Result do too when their body is small."""

@@ -163,6 +163,8 @@ class Exited(Struct, frozen=True, array_like=True, tag_field="kind", tag="exited
 
     worker_id: int
     exit_code: int
+    memory_mib_peak: int = 0
+    """The most that was ever resident."""
 
 
 AnyZygoteMessage = Fork | Forked | ForkFailed | Exited

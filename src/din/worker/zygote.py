@@ -125,8 +125,9 @@ class Zygote:
         worker_id, pid = self._workers.pop(pidfd)
         self._poll.unregister(pidfd)
         os.close(pidfd)
-        _, status = os.waitpid(pid, 0)
-        self._answer(Exited(worker_id, os.waitstatus_to_exitcode(status)))
+        _, status, usage = os.wait4(pid, 0)
+        exit_code = os.waitstatus_to_exitcode(status)
+        self._answer(Exited(worker_id, exit_code, usage.ru_maxrss // 1024))
 
     def _answer(self, message: ZygoteAnswer, descriptors: Sequence[int] = ()) -> None:
         send_message(self._control, _ENCODER.encode(message), descriptors)

@@ -12,7 +12,7 @@ from din.domain.deployment import Replica
 from din.domain.model import ModelManifest, Partition, Slice
 from din.domain.node import NodeId
 from din.domain.plan import Placement, Plan
-from din.errors import CannotPlace, DinError
+from din.errors import CannotPlace, DinError, Quarantined
 from din.gateway.registration.record import ModelRecord
 from din.gateway.routes.serving import Serving
 
@@ -131,6 +131,21 @@ class Holding:
         """A node shall not hold a slice any more: others have it."""
         self._assigned.pop((index, node_id), None)
         self._ready.discard((index, node_id))
+
+    def lift(self, node_id: NodeId) -> None:
+        """Ask a node again at once for what it refused."""
+        for key, trouble in self._troubles.items():
+            if key[1] == node_id:
+                trouble.retry_at_ms = 0.0
+        self.plan_again_ms = 0.0
+
+    def quarantined(self, node_id: NodeId) -> tuple[tuple[int, str], ...]:
+        """Slices that the node keeps out for what they did to their workers, and why."""
+        return tuple(
+            (index, trouble.error.message)
+            for (index, node), trouble in self._troubles.items()
+            if node == node_id and isinstance(trouble.error, Quarantined)
+        )
 
     def forget_node(self, node_id: NodeId) -> None:
         """A node is gone for good."""

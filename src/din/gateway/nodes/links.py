@@ -212,9 +212,8 @@ class NodeLinks:
                     self._refuse(link, message)
                     message = Accepted(tuple(ours))
                 relay.on_accepted(message)
-            case WorkerDied(reason=said):
-                message = replace(message, reason=one_line(said, SAID_CHARACTERS_MAX))
-                self._who().worker_died(node_id, message)
+            case WorkerDied():
+                self._who().worker_died(node_id, _cut_death(message))
             case Run():
                 self._pass_on(link, message, body)
             case Prepared():
@@ -330,6 +329,14 @@ class NodeLinks:
     def _who(self) -> LinkEvents:
         assert self._events is not None, "connect() comes before the first link"
         return self._events
+
+
+def _cut_death(message: WorkerDied) -> WorkerDied:
+    death = message.death
+    reason, running = (
+        one_line(each, SAID_CHARACTERS_MAX) for each in (death.reason, death.running)
+    )
+    return replace(message, death=replace(death, reason=reason, running=running))
 
 
 def _cut(message: _Failure) -> _Failure:

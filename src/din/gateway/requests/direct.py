@@ -94,6 +94,8 @@ class DirectWorkers:
         self._loop = loop
         self._replicas: dict[Key, _Replica] = {}
         self._patience = Patience(loop)
+        self.on_cut_off: Callable[[Key, str], None] = lambda key, running: None
+        """Told what a worker computed that broke off."""
 
     @property
     def waiting(self) -> int:
@@ -215,7 +217,9 @@ class DirectWorkers:
         replica = self._replicas.get(key)
         if replica is None:
             return
-        replica.workers.pop(worker_id, None)
+        channel = replica.workers.pop(worker_id, None)
+        if channel is not None:
+            self.on_cut_off(key, channel.interrupted)
         done = replica.revoking.pop(worker_id, None)
         if done is not None:
             done()

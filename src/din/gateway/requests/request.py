@@ -26,12 +26,14 @@ from din.errors import (
     DinError,
     ExecutionFailed,
     Unavailable,
+    WorkerLost,
 )
 from din.flow.retry import Outcome as RetryQuestion
 from din.flow.retry import decide_retry
 from din.gateway.requests.attempt import Attempt
 from din.gateway.requests.direct_attempt import DirectAttempt
 from din.gateway.requests.failure import AttemptEnded, AttemptFailed
+from din.gateway.requests.losses import Losses
 from din.gateway.requests.request_tools import (
     BUSY_PAUSE_S,
     RECORDS_KEPT_MAX,
@@ -75,6 +77,7 @@ class Request:
         self._attempts = 0
         self._failures = 0
         self._slice_failures = 0
+        self._losses: Losses | None = None
 
     async def run(self, failed: AttemptFailed | None = None) -> InferenceAnswer:
         """Attempts until one completes; the first may have failed already. Raises DinError."""
@@ -293,6 +296,11 @@ class Request:
         self._slice_failures += (
             isinstance(ended.error, ExecutionFailed) and not ended.is_node_suspect
         )
+        poisoned = None
+        if isinstance(ended.error, WorkerLost) and not is_waiting:
+            if self._losses is None:
+                self._losses = Losses(self.tools, self.serving.deployment.epoch)
+            poisoned = await self._losses.judge(ended.blamed, self._attempt_started_ms)
         decision = decide_retry(
             RetryQuestion(
                 attempts=self._failures,
@@ -304,7 +312,11 @@ class Request:
             ),
             RETRY_LIMITS,
         )
+        if poisoned is not None:
+            raise poisoned
         if not decision.is_allowed:
+            if self._losses is not None and isinstance(ended.error, WorkerLost):
+                raise await self._losses.explained(ended.error)
             raise ended.error
         self._avoided.update(ended.blamed)
         self.tools.metrics.count_retry()

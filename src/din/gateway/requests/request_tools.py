@@ -12,6 +12,7 @@ from din.flow.retry import RetryLimits
 from din.flow.timeout import FACTOR, TimeoutLimits
 from din.gateway.requests.direct import DirectWorkers
 from din.gateway.requests.relay import Relay
+from din.gateway.telemetry.crashes import CrashBook
 from din.gateway.telemetry.metrics import GatewayMetrics
 from din.gateway.telemetry.traces import TraceBook
 
@@ -49,5 +50,7 @@ class RequestTools:
     """Health score of a routable node; None when it must not be used now."""
     suspect: Callable[[NodeId, str, float], None]
     """Tell membership that a node did not answer, and when the attempt began (as `clock`)."""
+    crashes: CrashBook
+    """How workers ended."""
     slice_failed: Callable[[NodeId], None]
     """Tell membership that a node failed where it, or another one, could answer."""
