@@ -322,5 +322,5 @@ def received_config(struct: type[AnyConfig], environment: Mapping[str, str]) -> 
         )
     try:
         return msgspec.json.decode(text, type=struct)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(f"settings in {HANDOVER_VARIABLE} are broken: {error}") from None

@@ -161,6 +161,7 @@ def hostile(ticket: int) -> list[tuple[str, object]]:
         ("nothing", done()),
         ("failure of a ticket never given", ComputeFailed(ticket + 7, "DIN-330", "x", True)),
         ("garbage", b"\xc1garbage"),
+        ("garbage without end", b"\x99\xa4fail\x01\xa1x\xa1x\xc3\xa1x" + b"\x91" * 50_000),
         ("a feeder's message", Release(ticket)),
         ("over the limit", bytes(65 * 1024)),
     ]

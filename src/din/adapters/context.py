@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from din.adapters.arrays import Array
 from din.adapters.catalogue import CONTEXT_BYTES_MAX
+from din.domain.malformed import MALFORMED
 from din.errors import BadTensor
 
 _Scale = Annotated[float, Meta(gt=0, le=100_000)]
@@ -40,6 +41,6 @@ def decode_context(tensor: Array) -> ImageContext:
         if len(data) <= CONTEXT_BYTES_MAX:
             return msgspec.json.decode(data, type=ImageContext)
         reason = f"it is over {CONTEXT_BYTES_MAX} bytes"
-    except msgspec.DecodeError as error:
+    except MALFORMED as error:
         reason = str(error)
     raise BadTensor(f"the picture's context is no JSON that adapter image writes: {reason}")

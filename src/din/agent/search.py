@@ -18,6 +18,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 from msgspec import Struct
 
+from din.domain.malformed import MALFORMED
 from din.domain.views import ErrorView, GatewayView
 from din.errors import DinError, Unreachable, UsageError, error_of_code
 from din.system.identity import write_atomically
@@ -185,7 +186,7 @@ class Search:
             view = msgspec.json.decode(body, type=GatewayView) if status == 200 else None
         except REQUEST_FAILURES as error:
             return f"did not answer ({said(error)})"
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             return f"answered something that is no gateway's ({error})"
         finally:
             await client.close()
@@ -209,7 +210,7 @@ class Search:
             return gateway_url(msgspec.json.decode(raw, type=_LastGateway).url)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.MsgspecError, UsageError) as error:
+        except (OSError, *MALFORMED, UsageError) as error:
             self._report("last_gateway_unreadable", reason=said(error))
             return None
 
@@ -218,7 +219,7 @@ def error_answered(status: int, body: bytes) -> DinError:
     """An error answer of a gateway as the error that it was."""
     try:
         view = msgspec.json.decode(body, type=_Told).error
-    except msgspec.MsgspecError:
+    except MALFORMED:
         return Unreachable(f"the gateway answered with HTTP status {status}")
     return error_of_code(view.code, view.message, view.hint)
 

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from din.agent.child import end_child, start_child
+from din.domain.malformed import MALFORMED
 from din.errors import DeadlineExceeded, Internal, TooLarge, Unavailable, error_of_code
 from din.system.descriptors import close_all, receive_message, send_message
 from din.wire.messages import Prepare
@@ -128,7 +129,7 @@ class Unsealer:
             data, descriptors = b"", []
         try:
             answer = _DECODER.decode(data)
-        except msgspec.DecodeError:
+        except MALFORMED:
             close_all(descriptors)
             self._fail(Unavailable("din.unseal ended before it answered", hint="see the log"))
             self._end()

@@ -16,6 +16,7 @@ import msgspec
 from din.agent.child import end_child, start_child
 from din.agent.ending import MemoryKills, death_of, describe_exit
 from din.domain.crash import Death
+from din.domain.malformed import MALFORMED
 from din.errors import ExecutionFailed, Internal, TooLarge, Unavailable
 from din.system.descriptors import close_all, receive_message, send_message
 from din.wire.worker import MESSAGE_BYTES_MAX, Exited, Fork, Forked, ForkFailed, ZygoteAnswer
@@ -171,7 +172,7 @@ class Zygote:
             return
         try:
             message = _DECODER.decode(data)
-        except msgspec.DecodeError:
+        except MALFORMED:
             close_all(descriptors)
             self._on_death()
             return

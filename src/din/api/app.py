@@ -204,7 +204,7 @@ class Routes:
         return found
 
     async def _absent(self, scope: Scope, _receive: Receive, _send: Send) -> None:
-        close = get_close_matches(scope["path"], self._paths, n=3, cutoff=0.5)
+        close = get_close_matches(scope["path"][:200], self._paths, n=3, cutoff=0.5)
         hint = f"nearest: {', '.join(close)}" if close else "GET / lists what is here"
         raise NotFound(f"nothing at {scope['path']!r:.200}", hint=hint)
 

@@ -28,6 +28,8 @@ from din.gateway.service import Buffer
 PRECISIONS: tuple[PrecisionClass, ...] = ("exact", "fp16", "uint8")
 NAMES_SHOWN_MAX = 16
 """Of a model's tensors in one message."""
+NAME_CHARACTERS_COMPARED = 200
+"""Of a name that nothing has: looking for the nearest takes a time of both lengths multiplied."""
 DIM_MAX = 2**40
 """Larger sizes in a shape are refused before any product is formed."""
 NFC_SHRINK_MAX = 4
@@ -125,7 +127,7 @@ def check_outputs(manifest: ModelManifest, wanted: Sequence[str], *, is_adapted:
     valid = {spec.name: None for spec in specs}
     for name in wanted:
         if name not in valid:
-            close = get_close_matches(name, valid, n=1)
+            close = get_close_matches(name[:NAME_CHARACTERS_COMPARED], valid, n=1)
             hint = f"valid outputs are {_some(map(repr, valid))}"
             if close:
                 hint = f"did you mean {close[0]!r}? {hint}"

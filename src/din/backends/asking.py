@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from din.backends.registry import BACKENDS, detect_backends, how_to_get
 from din.domain.engine import EngineFacts, bounded
+from din.domain.malformed import MALFORMED
 from din.system.privacy import plain_environment
 from din.version import __version__
 
@@ -147,7 +148,7 @@ def _understood(
         try:
             # The library may have written lines of its own before.
             return msgspec.json.decode(said.splitlines()[-1], type=EngineFacts)
-        except (IndexError, msgspec.MsgspecError):
+        except (IndexError, *MALFORMED):
             return _trouble(name, version, "its answer cannot be read")
     if exit_code > 0:
         last = complaint.decode(errors="replace").strip().splitlines()[-1:]
@@ -183,7 +184,7 @@ def _read(path: Path) -> _Kept:
     try:
         with path.open("rb") as file:
             return msgspec.json.decode(file.read(FILE_BYTES_MAX), type=_Kept)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *MALFORMED):
         return _Kept()
 
 

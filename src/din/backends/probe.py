@@ -18,6 +18,7 @@ from din.backends.probe_models import Models
 from din.backends.probe_precision import precision
 from din.backends.probe_profile import profile
 from din.backends.probe_verify import verify
+from din.domain.malformed import MALFORMED
 from din.domain.probe import (
     ORDER_SPEC,
     ORDER_TENSOR,
@@ -92,7 +93,7 @@ class ProbeSession:
 def _order_of(inputs: Mapping[str, Array]) -> ProbeOrder:
     try:
         return _ORDER.decode(inputs[ORDER_TENSOR].tobytes())
-    except (KeyError, msgspec.MsgspecError) as error:
+    except (KeyError, *MALFORMED) as error:
         raise BadTensor(
             f"the order of a probe cannot be read: {error}",
             hint="node and gateway may be of different versions of DIN",

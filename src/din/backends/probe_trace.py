@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from din.domain.malformed import MALFORMED
 from din.errors import ExecutionFailed
 
 EXECUTE: Final = "SequentialExecutor::Execute"
@@ -65,7 +66,7 @@ def read_rounds(data: bytes) -> tuple[tuple[Event, ...], ...]:
     """Events of the top graph's operators, by round. Raises ExecutionFailed."""
     try:
         events = msgspec.json.decode(data, type=list[Event])
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise ExecutionFailed(f"the engine's profile cannot be read: {error}") from None
     rounds: list[tuple[Event, ...]] = []
     open_events: list[Event] = []

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from din.carver.files import MODEL_FILE_BYTES_MAX, WEIGHTS_FILE_BYTES_MAX, Content, map_file
 from din.carver.keeper import Store
 from din.domain.cuts import CutTable
+from din.domain.malformed import MALFORMED
 from din.domain.model import (
     EXTERNAL_FILES_MAX,
     MODEL_FILE,
@@ -30,7 +31,7 @@ def read_request(data: bytes) -> Request:
     """Raises UsageError naming the field that is wrong."""
     try:
         return msgspec.json.decode(data, type=Request)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (*MALFORMED, UnicodeError) as error:
         raise UsageError(
             f"the carver cannot read its request: {error}",
             hint="send one CarveRequest or AnalyseRequest as JSON on standard input",

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from din.cli.sources import load_gateway, load_node
+from din.domain.malformed import MALFORMED
 from din.system.identity import IDENTITY_FILE, LOCK_FILE
 
 State = Literal["ok", "warn", "fail"]
@@ -81,7 +82,7 @@ def running_gateway(place: Place) -> RunningGateway | None:
     try:
         with (place.folder / "gateway.json").open("rb") as file:
             return msgspec.json.decode(file.read(FACTS_BYTES_MAX), type=RunningGateway)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *MALFORMED):
         return None  # it is just starting or stopping
 
 

@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from din.client.credentials import KEY_VARIABLE
 from din.config import HANDOVER_VARIABLE, Config, encode_config
+from din.domain.malformed import MALFORMED
 from din.errors import Conflict, Denied, DinError, Internal, Unavailable, every_error
 from din.system.privacy import make_private
 
@@ -138,7 +139,7 @@ def read_record(path: Path) -> Record | None:
             record = msgspec.json.decode(file.read(RECORD_BYTES_MAX), type=Record)
     except FileNotFoundError:
         return None
-    except msgspec.MsgspecError:
+    except MALFORMED:
         record = None
     except OSError as error:
         raise _error_of_file(f"{path} cannot be read", error) from None

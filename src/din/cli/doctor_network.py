@@ -20,6 +20,7 @@ from din.cli.sources import load_gateway, load_node
 from din.client.client import DEFAULT_GATEWAY, decode_answer
 from din.client.http import Connection
 from din.config import NodeConfig, is_loopback
+from din.domain.malformed import MALFORMED
 from din.domain.views import GatewayView
 from din.errors import Conflict, Denied, DinError
 from din.system.bound import read_bound
@@ -123,7 +124,7 @@ def _unicast_urls(config: NodeConfig) -> Iterator[str]:
         with (folder / "gateway.json").open("rb") as file:
             last = msgspec.json.decode(file.read(LAST_GATEWAY_BYTES_MAX), type=dict[str, str])
         yield from filter(None, (last.get("url"),))
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *MALFORMED):
         pass  # it has met none yet
     yield DEFAULT_GATEWAY
 

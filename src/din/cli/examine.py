@@ -28,6 +28,7 @@ from din.cli.precision import rewrite_lines
 from din.cli.progress import told_when_slow
 from din.client.client import GRACE_MS, Client, decode_answer
 from din.client.http import Answer
+from din.domain.malformed import MALFORMED
 from din.domain.probe import OperatorTime, TensorError, VerifyLevel, VerifyReport
 from din.domain.profile import (
     GivenTensor,
@@ -368,7 +369,7 @@ def _from_json(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, NDArray[An
             f"input {str(path)!r} cannot be read: {error.strerror}",
             hint="--input names a file that exists",
         ) from None
-    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError) as error:
+    except (*MALFORMED, ValueError, TypeError, OverflowError) as error:
         raise UsageError(
             f"{path} holds no tensors: {error}",
             hint='write nested lists by the names of the inputs: {"x": [[1.0, 2.0]]}',

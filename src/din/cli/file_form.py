@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from difflib import get_close_matches
+from itertools import islice
 from typing import Annotated, Any, Final, NamedTuple, cast, get_args
 
 import msgspec
@@ -111,7 +112,8 @@ def read_form(document: Document) -> ModelFile | tuple[Finding, ...]:
         return (Finding(document.at(()), "the file holds no object", hint),)
     value = without_nulls(document.value, ModelFile)
     findings: list[Finding] = []
-    for path, finding in _unknown_keys(document, (), cast("dict[str, object]", document.value)):
+    unknown = _unknown_keys(document, (), cast("dict[str, object]", document.value))
+    for path, finding in islice(unknown, FINDINGS_MAX):
         findings.append(finding)
         value = _changed(value, path, _GONE)
     told: set[Place] = set()
@@ -141,11 +143,11 @@ def _unknown_keys(
         inner = f"{where}.{key}".lstrip(".")
         here = (*path, key)
         if key not in known:
-            close = get_close_matches(key, known, n=1)
+            close = get_close_matches(key[:VALUE_CHARACTERS_MAX], known, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
             finding = Finding(
                 document.at(here, is_key=True),
-                f"unknown key {_dotted(here)!r}",
+                f"unknown key {one_line(repr(_dotted(here)), VALUE_CHARACTERS_MAX)}",
                 f"{hint}keys here: {', '.join(known)}",
             )
             yield here, finding

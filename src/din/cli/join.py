@@ -19,6 +19,7 @@ from din.cli.secrets import read_secret_text
 from din.cli.sources import load_node
 from din.client.client import decode_answer
 from din.domain.enrolment import Membership, RevokedView
+from din.domain.malformed import MALFORMED
 from din.errors import Conflict, Unavailable
 from din.system.identity import claim_directory
 from din.transport.find import BROWSE_COMMAND
@@ -154,7 +155,7 @@ def _urls_in(lines: Sequence[bytes]) -> tuple[str, ...]:
     for line in lines:
         try:
             found.update(dict.fromkeys(msgspec.json.decode(line, type=_Announced).tls_urls))
-        except msgspec.MsgspecError:
+        except MALFORMED:
             continue  # an announcement may say anything
     return tuple(each for each in found if "//127.0.0.1:" not in each)[: GATEWAYS_MAX - 1]
 

@@ -45,14 +45,23 @@ def build(struct: type[AnyConfig], values: Mapping[str, Origin]) -> AnyConfig:
     plain = {key: _plain(key, origin.value) for key, origin in values.items()}
     try:
         return msgspec.convert(plain, struct, strict=False)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         found = re.search(r"at `\$\.(\w+)", str(error))
-        key = found.group(1) if found else ""
+        key = found.group(1) if found else _key_of_half_characters(plain)
         origin = values.get(key, Origin("", "?"))
         raise UsageError(
-            f"{key} is {origin.value!r} (from {origin.source})",
+            f"{key} is {origin.value!r:.200} (from {origin.source})",
             hint=f"allowed: {knob_of(struct, key).allowed}" if key else str(error),
         ) from None
+
+
+def _key_of_half_characters(plain: Mapping[str, object]) -> str:
+    """Of a value that is no whole text, as bytes in the environment may be; a number is not read
+    of it."""
+    for key, value in plain.items():
+        if isinstance(value, str) and value.encode("utf-8", "ignore").decode() != value:
+            return key
+    return ""
 
 
 def _plain(key: str, value: object) -> object:

@@ -15,6 +15,7 @@ import msgspec
 
 from din.cli.model_file import Registration
 from din.client.beside import opened_beside
+from din.domain.malformed import MALFORMED
 from din.domain.model import CarveAnswer, CarveRequest, ExternalFile, Partition
 from din.domain.strategy import Strategy
 from din.domain.views import ErrorView
@@ -66,7 +67,7 @@ def carve_here(registration: Registration) -> CarveAnswer:
         if done.returncode == 0:
             return msgspec.json.decode(done.stdout, type=CarveAnswer)
         view = msgspec.json.decode(done.stdout, type=ErrorView)
-    except msgspec.MsgspecError:
+    except MALFORMED:
         said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise Internal(
             f"the carver ended with code {done.returncode} and said nothing: {said}",

@@ -40,6 +40,8 @@ from din.errors import UsageError
 
 SYSTEM_FILE: Final = Path("/etc/din/config.yaml")
 FILE_BYTES_MAX: Final = 1024 * 1024
+DEPTH_MAX: Final = 32
+"""Levels of lists and mappings in a file; settings need three."""
 GATEWAY_ONLY_AT_TOP: Final = frozenset({"host", "port", "state_dir"})
 """Keys of both programs whose value at the top of a file cannot be meant for both."""
 
@@ -146,15 +148,7 @@ def _parse_file(path: Path) -> dict[str, object]:
             f"{path} has {len(raw)} bytes; {FILE_BYTES_MAX} is the limit",
             hint="settings are a few lines of `key: value`",
         )
-    import yaml
-
-    try:
-        content: object = yaml.safe_load(raw)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UsageError(
-            f"configuration file {path} is not YAML: {reason}", hint="write `key: value` lines"
-        ) from None
+    content = _parse_yaml(raw, path)
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -162,10 +156,40 @@ def _parse_file(path: Path) -> dict[str, object]:
     return {str(key): value for key, value in cast("dict[object, object]", content).items()}
 
 
+def _parse_yaml(raw: bytes, path: Path) -> object:
+    """Without anchors, with which a few lines mean gigabytes, and without great depth."""
+    import yaml
+
+    try:
+        depth = 0
+        for event in yaml.parse(raw, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent):
+                line = event.start_mark.line + 1
+                raise UsageError(
+                    f"{path}:{line}: *{event.anchor:.80} stands for what was written before",
+                    hint="write the value itself: anchors are not taken here",
+                )
+            if depth > DEPTH_MAX:
+                raise UsageError(
+                    f"{path}:{event.start_mark.line + 1}: nested over {DEPTH_MAX} levels deep",
+                    hint="settings are a few lines of `key: value`",
+                )
+        return yaml.safe_load(raw)
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
+        # Values that only look like dates, numbers or truth fail in the library's own conversion.
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(
+            f"configuration file {path} is not YAML: {reason}",
+            hint="write `key: value` lines, and text that looks like something else in quotes",
+        ) from None
+
+
 def _unknown(path: Path, key: str, known: Iterable[str]) -> UsageError:
     close = get_close_matches(key.rpartition(".")[2], sorted(known), n=1)
     hint = f"did you mean {close[0]!r}?" if close else "`din config show` lists all keys"
-    return UsageError(f"{path}: unknown key {key!r}", hint=hint)
+    return UsageError(f"{path}: unknown key {key!r:.200}", hint=hint)
 
 
 def _environment_values(

@@ -18,6 +18,7 @@ from din.cli.frame import Command, say
 from din.cli.options import gateway_options, gateway_settings, node_options, node_settings
 from din.cli.sources import load_gateway
 from din.config import Config, GatewayConfig, NodeConfig
+from din.domain.malformed import MALFORMED
 from din.errors import NotFound
 from din.transport.membership import FOLDER, has_joined
 
@@ -106,7 +107,7 @@ def joining_words(log_lines: Sequence[str], cluster: str) -> str:
     for line in reversed(log_lines):
         try:
             entry = msgspec.json.decode(line, type=_LogEntry)
-        except msgspec.MsgspecError:
+        except MALFORMED:
             continue
         if entry.event == "joined":
             return f"it joined {entry.gateway}, {entry.how}{warned}"

@@ -8,6 +8,7 @@ import msgspec
 
 from din.client.http import Answer
 from din.client.result import Inference
+from din.domain.malformed import MALFORMED
 from din.domain.request import TraceStep
 from din.domain.result import CONTENT_TYPE
 from din.errors import Internal
@@ -70,7 +71,7 @@ def decode_answer(answer: Answer, kind: type[View]) -> View:
     """The body of an answer as a view. Raises Internal when the two versions of DIN differ."""
     try:
         return msgspec.json.decode(answer.body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         raise Internal(
             f"the gateway's answer is not what this version of DIN knows: {error}",
             hint="compare `din --version` with the version in `din doctor`",
@@ -82,5 +83,5 @@ def _steps(text: object) -> tuple[TraceStep, ...]:
         return ()
     try:
         return msgspec.json.decode(text, type=tuple[TraceStep, ...])
-    except msgspec.MsgspecError:
+    except MALFORMED:
         raise Internal("the gateway's execution_trace is not what this version knows") from None

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from din.client.credentials import Credentials, is_here
+from din.domain.malformed import MALFORMED
 from din.errors import (
     Conflict,
     DeadlineExceeded,
@@ -243,7 +244,7 @@ def error_of_answer(url: str, answer: Answer, *, is_head: bool = False) -> DinEr
 def _facts(body: bytes) -> dict[str, object]:
     try:
         found: object = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except MALFORMED:
         return {}
     if not isinstance(found, dict):
         return {}

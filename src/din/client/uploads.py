@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from din.client.http import PIECE_BYTES, Connection
+from din.domain.malformed import MALFORMED
 from din.errors import Conflict, Denied, DinError, NotFound, Unreachable, UsageError
 
 CONTROL_MS: Final = 30_000
@@ -107,7 +108,7 @@ def _stands_at(connection: Connection, target: str, nbytes: int) -> int:
     try:
         answer = connection.request("GET", f"{target}/upload", timeout_ms=CONTROL_MS)
         size = msgspec.json.decode(answer.body, type=_Received).nbytes_received
-    except (NotFound, Denied, msgspec.MsgspecError):
+    except (NotFound, Denied, *MALFORMED):
         return 0
     return size if 0 < size < nbytes else 0
 

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from din.domain.enrolment import Membership
+from din.domain.malformed import MALFORMED
 from din.enrol.joining import join, renew
 from din.errors import DinError, Internal, UsageError
 from din.system.clock import wall_clock_ms
@@ -39,7 +40,7 @@ def _run(words: list[str]) -> Membership:
         raise UsageError("say join or renew", hint="people use `din node join`")
     try:
         order = msgspec.json.decode(sys.stdin.buffer.read(ORDER_BYTES_MAX), type=EnrolOrder)
-    except msgspec.MsgspecError:
+    except MALFORMED:
         # What came may hold a token, so it is not repeated.
         raise UsageError("the order on standard input is not understood") from None
     return STEPS[words[0]](order, wall_clock_ms)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from din.domain.malformed import MALFORMED
 from din.domain.trust import PeerName
 from din.domain.views import ErrorView
 from din.errors import Denied, DinError, Unreachable, error_of_code
@@ -86,7 +87,7 @@ class Channel:
 def _told(url: str, status: int, content: bytes) -> DinError:
     try:
         view = msgspec.json.decode(content, type=_Failed).error
-    except msgspec.MsgspecError:
+    except MALFORMED:
         return Unreachable(f"{url} answered HTTP {status}", hint="is it a gateway of DIN?")
     return error_of_code(view.code, view.message, view.hint)
 

@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from din.domain.enrolment import Enrolled, JoinOrder, Membership, RenewOrder
+from din.domain.malformed import MALFORMED
 from din.enrol.exchange import CLOCKS, Channel, foreign
 from din.errors import Denied, DinError, Unreachable
 from din.system.identity import disk_error
@@ -174,7 +175,7 @@ def _own_key(folder: Path) -> bytes:
 def _read(answer: bytes, cluster: str) -> Enrolled:
     try:
         enrolled = msgspec.json.decode(answer, type=Enrolled)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise Unreachable(f"the gateway answered no certificate: {error}") from None
     if enrolled.cluster != cluster:
         raise Denied(f"a gateway of cluster {cluster!r} answers for {enrolled.cluster!r:.80}")

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from din.domain.malformed import MALFORMED
 from din.system.identity import write_atomically
 
 FILE: Final = "listening.json"
@@ -35,5 +36,5 @@ def read_bound(folder: Path) -> Bound | None:
     try:
         with (folder / FILE).open("rb") as file:
             return msgspec.json.decode(file.read(BYTES_MAX), type=Bound)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *MALFORMED):
         return None

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from din.domain.malformed import MALFORMED
 from din.errors import Conflict, Denied, DinError, Unavailable
 from din.system.privacy import make_private, narrow
 
@@ -209,7 +210,7 @@ def _load(path: Path) -> tuple[_Stored | None, tuple[str, ...]]:
         stored = msgspec.json.decode(raw, type=_Stored)
         int(stored.node_id, 16)
         is_sound = len(stored.node_id) == 16 and 0 <= stored.session <= SESSION_MAX
-    except (msgspec.MsgspecError, ValueError):
+    except (*MALFORMED, ValueError):
         is_sound, stored = False, None
     if is_sound and stored is not None and stored.node_id == stored.node_id.lower():
         return stored, ()

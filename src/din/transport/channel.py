@@ -21,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from din.domain.malformed import MALFORMED
 from din.domain.tensor import TensorMeta
 from din.errors import Busy, DinError, ExecutionFailed, Internal, TooLarge, error_of_code
 from din.execution.allocator import Allocator, Slot
@@ -256,7 +257,7 @@ class WorkerChannel:
             return
         try:
             self._handle(_decode(self._buffer_view[:size]))
-        except (msgspec.DecodeError, Internal) as error:
+        except (*MALFORMED, Internal) as error:
             self._break(f"the worker broke the protocol: {error}")
 
     def _handle(self, message: WorkerAnswer) -> None:

@@ -11,6 +11,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from din.domain.malformed import MALFORMED
+
 GRACE_MS: Final = 2000
 """Beyond the browsing time, for the child's own start and end."""
 LINE_BYTES_MAX: Final = 8192
@@ -87,7 +89,7 @@ async def _first_of(cluster: str, lines: asyncio.StreamReader, others: set[str])
             if not raw:
                 return None
             line = msgspec.json.decode(raw, type=_Line)
-        except (ValueError, msgspec.MsgspecError) as error:
+        except (ValueError, *MALFORMED) as error:
             return Browsed(None, f"the browsing process wrote something unexpected: {error}")
         if line.error:
             return Browsed(None, line.error)

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from din.domain.enrolment import Enrolled, Membership
+from din.domain.malformed import MALFORMED
 from din.errors import DinError, Internal, Unavailable, error_of_code
 from din.system.identity import disk_error, write_together
 
@@ -60,7 +61,7 @@ def decode_enrol_answer(raw: bytes) -> Membership:
     """The membership in a child's answer. Raises the error that it tells, or Internal."""
     try:
         answer = msgspec.json.decode(raw, type=EnrolAnswer)
-    except msgspec.MsgspecError:
+    except MALFORMED:
         raise Internal("the joining process ended without an answer") from None
     if answer.membership is None:
         raise error_of_code(answer.code, answer.message, answer.hint)
@@ -94,7 +95,7 @@ def read_membership(folder: Path) -> Membership:
         ) from None
     except OSError as error:
         raise disk_error(path, error) from error
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise Unavailable(
             f"{path} cannot be read: {error}", hint="join anew: din node join -"
         ) from None

@@ -17,6 +17,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec import Struct
 
+from din.domain.malformed import MALFORMED
 from din.domain.model import Artifact
 from din.errors import BadModel, Denied, Unavailable
 from din.trust.authority import read_secret
@@ -54,7 +55,7 @@ def trusted_in(folder: Path) -> Trusted:
         return Trusted(None, None)
     try:
         found = msgspec.json.decode(cluster.read_bytes(), type=_Cluster)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *MALFORMED) as error:
         raise Unavailable(
             f"{cluster} cannot be read: {error}", hint="join the cluster anew: din node join -"
         ) from None

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from din.domain.malformed import MALFORMED
 from din.domain.model import AdapterSpec, Artifact, Slice, SliceKind
 from din.errors import BadModel
 
@@ -57,7 +58,7 @@ def read_statement(data: bytes | str) -> Statement:
     """Back from canonical bytes, after their signature was verified. Raises BadModel."""
     try:
         statement = msgspec.json.decode(data, type=Statement)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise BadModel(f"the statement of the slice cannot be read: {error}") from None
     if statement.version != STATEMENT_VERSION:
         raise BadModel(

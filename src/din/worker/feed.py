@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from din.domain.malformed import MALFORMED
 from din.domain.tensor import (
     BYTES,
     DTYPE_BYTES,
@@ -71,7 +72,7 @@ class Feed:
             return None
         try:
             return _DECODER.decode(self._view[:size])
-        except msgspec.DecodeError:
+        except MALFORMED:
             self.close()
             return None
 

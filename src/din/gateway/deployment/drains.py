@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from din.domain.malformed import MALFORMED
 from din.domain.node import NodeId
 from din.errors import DinError, TooLarge
 from din.gateway.registration.names import id_of
@@ -52,7 +53,7 @@ class DrainBook:
         for entry in await self._store.list(PREFIX):
             try:
                 drain = msgspec.json.decode(entry.value, type=Drain)
-            except msgspec.MsgspecError as error:
+            except MALFORMED as error:
                 self._report("drain unreadable", key=entry.key, error=str(error))
                 continue
             self._drains[drain.node_id] = drain

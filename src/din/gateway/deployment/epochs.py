@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from din.domain.deployment import Epoch
+from din.domain.malformed import MALFORMED
 from din.domain.model import ModelManifest
 from din.errors import Conflict
 from din.gateway.registration.record import ModelRecord
@@ -75,5 +76,5 @@ def _read(value: bytes) -> tuple[int, list[Epoch]]:
     """An entry that cannot be read costs nothing but the unloading of what it would name."""
     try:
         return msgspec.json.decode(value, type=tuple[int, list[Epoch]])
-    except msgspec.MsgspecError:
+    except MALFORMED:
         return 0, []

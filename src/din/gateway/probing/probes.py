@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from din.domain.malformed import MALFORMED
 from din.domain.model import GATEWAY, Artifact, Edge, ModelManifest, Partition, Slice
 from din.domain.node import NodeId
 from din.domain.probe import (
@@ -259,7 +260,7 @@ class Probes:
                     f"the report has {view.nbytes} bytes, over {REPORT_BYTES_MAX}"
                 )
             return _REPORT.decode(view)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except (*MALFORMED, ValueError) as error:
             raise ExecutionFailed(
                 f"the report of node {tools.name_of(node_id)} cannot be read: {error}",
                 hint="compare the versions of DIN there and here: din node inspect",

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from din.domain.cuts import CutTable
+from din.domain.malformed import MALFORMED
 from din.domain.node import NodeProfile
 from din.domain.profile import DeviceClass, Profile
 from din.domain.views import RegisterModel
@@ -75,7 +76,7 @@ class ProfileBook:
         entry = await self._store.get(key)
         try:
             return msgspec.json.decode(entry.value, type=Profile) if entry is not None else None
-        except msgspec.MsgspecError:
+        except MALFORMED:
             return None
 
     async def keep(self, profile: Profile) -> None:

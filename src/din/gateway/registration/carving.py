@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from din.artifacts.files import ArtifactFolder
 from din.domain.cuts import CutTable
+from din.domain.malformed import MALFORMED
 from din.domain.model import (
     MODEL_FILE,
     AnalyseRequest,
@@ -317,7 +318,7 @@ def _read(exit_code: int | None, said: bytes, complaint: bytes, kind: type[Said]
         if exit_code == 0:
             return msgspec.json.decode(said, type=kind)
         error = msgspec.json.decode(said, type=ErrorView)
-    except msgspec.DecodeError:
+    except MALFORMED:
         tail = complaint.decode(errors="replace").strip().splitlines()[-1:]
         raise Internal(
             f"the carver ended with code {exit_code} and said {said[:80]!r}; {''.join(tail)}",

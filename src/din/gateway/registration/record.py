@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from din.adapters.catalogue import check_adapter
 from din.domain.cuts import CutChoice
 from din.domain.encoding import PrecisionCheck, RewriteCheck
+from din.domain.malformed import MALFORMED
 from din.domain.model import (
     AdapterSpec,
     CarveAnswer,
@@ -61,7 +62,7 @@ def read_record(entry: Entry) -> ModelRecord:
             return msgspec.json.decode(entry.value, type=ModelRecord)
         except msgspec.ValidationError:
             return _of_former_layout(entry.value)
-    except msgspec.MsgspecError as fault:
+    except MALFORMED as fault:
         raise Internal(
             f"the store's record {entry.key!r} cannot be read: {fault}",
             hint="it was written by another version of DIN, or damaged: start that version, or an "

@@ -20,6 +20,7 @@ import msgspec
 from din.access.limits import TokenBucket
 from din.access.redaction import redacted, redacted_text
 from din.domain.audit import AuditCheck, AuditEntry, AuditFact, AuditList, AuditQuery
+from din.domain.malformed import MALFORMED
 from din.domain.trust import GATEWAY, Caller
 from din.errors import DinError, Unavailable
 from din.store.journal import NOTHING, Dropped, Journal
@@ -220,7 +221,7 @@ class AuditLog:
                 return
             try:
                 entry = msgspec.json.decode(line, type=AuditEntry)
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+            except MALFORMED:
                 continue  # `check` is who tells of lines that are none
             if _matches(entry.entry, query):
                 left -= 1

@@ -28,6 +28,7 @@ from din.access.keys import (
 )
 from din.access.limits import TokenBucket
 from din.domain.keys import CreateKey, KeyCreated, KeyList, KeyView
+from din.domain.malformed import MALFORMED
 from din.errors import Conflict, DinError, Internal, NotFound, TooLarge, Unavailable, UsageError
 from din.store.contract import Entry, Store
 
@@ -268,7 +269,7 @@ def _iso(time_ms: int | None) -> str | None:
 def _read(entry: Entry) -> KeyRecord:
     try:
         return msgspec.json.decode(entry.value, type=KeyRecord)
-    except msgspec.MsgspecError as fault:
+    except MALFORMED as fault:
         raise Internal(
             f"the store's API key {entry.key!r} cannot be read: {fault}",
             hint="it was written by another version of DIN, or damaged",
