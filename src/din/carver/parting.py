@@ -19,6 +19,7 @@ from din.carver.confine import address_bytes_max, give_up, part_from_others
 from din.carver.files import Content
 from din.carver.keeper import Keeper, complaint_in, ended, store_nothing, store_of
 from din.carver.spoken import Ended, Speaker
+from din.domain.malformed import MALFORMED
 from din.domain.model import MODEL_FILE, CarveRequest
 from din.domain.views import ErrorView
 from din.errors import DinError, Internal, error_of_code
@@ -69,7 +70,7 @@ def _reaped(pid: int) -> int:
 def _error_in(said: bytes) -> DinError:
     try:
         view = msgspec.json.decode(said, type=ErrorView)
-    except msgspec.DecodeError as error:
+    except MALFORMED as error:
         return Internal(f"the carver gives an error that cannot be read: {error}")
     return error_of_code(view.code, view.message, view.hint)
 
