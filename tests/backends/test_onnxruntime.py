@@ -12,7 +12,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from din.backends.onnxruntime_backend import BINDINGS_MAX, clean_message, load, session_options
+from din.backends.onnxruntime_backend import BINDINGS_MAX, clean_message, load
+from din.backends.onnxruntime_settings import session_options
 from din.domain.tensor import TensorSpec
 from din.errors import BadModel, BadTensor, ExecutionFailed, UsageError
 
@@ -195,7 +196,9 @@ def test_an_output_that_is_no_tensor_is_a_bad_model():
         ({"threads": "many"}, ["threads='many'"]),
         ({"threads": "٣"}, ["threads='٣'"]),
         ({"threads": "257"}, ["threads='257'"]),
-        ({"provider": "cuda"}, ["'provider'", "optimisation and threads"]),
+        ({"provider": "nvidia"}, ["provider='nvidia'", "cpu, cuda, tensorrt"]),
+        ({"provider": "cpu,cpu"}, ["provider='cpu,cpu'"]),
+        ({"arena": "yes"}, ["arena='yes'", "on, off"]),
     ],
 )
 def test_a_bad_option_names_option_value_and_what_is_allowed(

@@ -1,4 +1,7 @@
-"""ONNX Runtime on the CPU.
+"""ONNX Runtime, with the execution provider that is asked for.
+
+The library falls back to the processor without a word where a provider is missing or does not
+start; here that is refused, or told where `fallback` allows it (`onnxruntime_settings`).
 
 ORT_DISABLE_TELEMETRY must be in the environment before this module is imported: the library starts
 a thread and writes files otherwise, and a process with threads must not fork.
@@ -7,7 +10,6 @@ a thread and writes files otherwise, and a process with threads must not fork.
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -16,7 +18,14 @@ import numpy as np
 import onnxruntime as ort
 
 from din.backends.contract import Array
-from din.backends.options import check_backend_options
+from din.backends.making_up import made_up_input
+from din.backends.onnxruntime_settings import (
+    SUFFIX,
+    Providers,
+    chosen_providers,
+    given_up,
+    session_options,
+)
 from din.domain.engine import EngineFacts
 from din.domain.support import ONNXRUNTIME, Engine, Lack, Needs, lacks
 from din.domain.tensor import BYTES, Dim, TensorSpec, is_symbol
@@ -27,15 +36,6 @@ MODEL_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024 - 1
 MESSAGE_CHARACTERS_MAX: Final = 600
 BINDINGS_MAX: Final = 64
 """A new binding costs up to 100 us of a run, and the same few slots come back all the time."""
-WARM_FREE_DIM: Final = 64
-WARM_BYTES_MAX: Final = 256 * 1024 * 1024
-
-OPTIMISATION: Final = {
-    "off": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
-    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
-}
 
 # ONNX Runtime's type text -> (DIN word, numpy type that carries the bits, ONNX element type).
 _TYPES: Final[dict[str, tuple[str, type[Any], int]]] = {
@@ -69,9 +69,7 @@ ort.set_default_logger_severity(4)
 
 def describe() -> EngineFacts:
     """See `contract.Backend.describe`."""
-    devices = tuple(
-        each.removesuffix("ExecutionProvider") for each in ort.get_available_providers()
-    )
+    devices = tuple(each.removesuffix(SUFFIX) for each in ort.get_available_providers())
     return EngineFacts(backend=ONNXRUNTIME, version=ort.__version__, devices=devices)
 
 
@@ -86,13 +84,17 @@ def load(
     """Load a model; the engine copies of `weights` what it needs. Raises BadModel with the
     engine's own words, UsageError for a bad option, MemoryError where this node has too little:
     another one may have enough."""
-    return open_session(model, session_options(options), weights)
+    return open_session(model, session_options(options), weights, chosen_providers(options))
 
 
 def open_session(
-    model: bytes, settings: ort.SessionOptions, weights: Mapping[str, memoryview] | None = None
+    model: bytes,
+    settings: ort.SessionOptions,
+    weights: Mapping[str, memoryview] | None = None,
+    providers: Providers | None = None,
 ) -> OnnxSession:
     """As `load`, with settings that have been made already."""
+    providers = providers or Providers()
     if not 0 < len(model) <= MODEL_BYTES_MAX:
         raise BadModel(
             f"the model file has {len(model)} bytes",
@@ -104,7 +106,11 @@ def open_session(
                 list(weights), list(weights.values()), [len(each) for each in weights.values()]
             )
         session = ort.InferenceSession(
-            model, settings, providers=["CPUExecutionProvider"], enable_fallback=0
+            model,
+            settings,
+            providers=list(providers.chosen),
+            provider_options=[dict(each) for each in providers.options],
+            enable_fallback=0,
         )
     except Exception as error:  # the library raises a dozen unrelated classes
         if _is_of_this_node(error):
@@ -114,24 +120,9 @@ def open_session(
             hint="check the file with onnx.checker; newer opsets need a newer ONNX Runtime, and "
             "operators of your own do not run here",
         ) from error
-    # It keeps the whole file to fall back to other providers, of which there are none here.
+    # It keeps the whole file to fall back to other providers, which is not wanted here.
     vars(session)["_model_bytes"] = None
-    return OnnxSession(session)
-
-
-def session_options(options: Mapping[str, str]) -> ort.SessionOptions:
-    """Translate backend options. Raises UsageError naming option, value and what is allowed."""
-    settings = ort.SessionOptions()
-    check_backend_options("onnxruntime", options)
-    cores = len(os.sched_getaffinity(0))
-    settings.graph_optimization_level = OPTIMISATION[options.get("optimisation", "all")]
-    settings.intra_op_num_threads = int(options.get("threads", min(2, cores)))
-    settings.inter_op_num_threads = 1
-    # A spinning pool burns a core while it waits; the next request may be on another worker.
-    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    settings.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    settings.log_severity_level = 4
-    return settings
+    return OnnxSession(session, given_up(providers, session.get_providers()))
 
 
 def clean_message(error: Exception) -> str:
@@ -151,7 +142,9 @@ def clean_message(error: Exception) -> str:
 class OnnxSession:
     """One ONNX Runtime session."""
 
-    def __init__(self, session: ort.InferenceSession) -> None:
+    def __init__(self, session: ort.InferenceSession, given_up: tuple[str, ...] = ()) -> None:
+        """`given_up`: providers that were asked for and do not run."""
+        self._given_up = given_up
         self._session = session
         self._providers = tuple(session.get_providers())
         self._input_types = {each.name: each.type for each in session.get_inputs()}
@@ -169,8 +162,9 @@ class OnnxSession:
     @property
     def engine(self) -> str:
         """Engine, version and providers."""
-        providers = [each.removesuffix("ExecutionProvider") for each in self._providers]
-        return f"onnxruntime {ort.__version__} ({', '.join(providers)})"
+        providers = [each.removesuffix(SUFFIX) for each in self._providers]
+        lost = f"; NOT {', '.join(self._given_up)}, which was asked for" if self._given_up else ""
+        return f"onnxruntime {ort.__version__} ({', '.join(providers)}{lost})"
 
     def unload(self) -> None:
         """See `contract.EngineSession.unload`."""
@@ -220,7 +214,7 @@ class OnnxSession:
         """One run on ones; free dims are guessed, so a failure proves nothing."""
         made_up: dict[str, Array] = {}
         for spec in self._inputs:
-            array = _made_up(spec, self._input_types[spec.name])
+            array = made_up_input(spec, _TYPES[self._input_types[spec.name]][1])
             if array is None:
                 return False
             made_up[spec.name] = array
@@ -365,16 +359,3 @@ def _as_bytes(array: Array) -> Array:
     for position, element in enumerate(array.reshape(-1)):
         flat[position] = str(element).encode(errors="surrogateescape")
     return encoded
-
-
-def _made_up(spec: TensorSpec, type_text: str) -> Array | None:
-    shape = [
-        dim if isinstance(dim, int) else (1 if position == 0 else WARM_FREE_DIM)
-        for position, dim in enumerate(spec.shape or ())
-    ]
-    dtype = np.dtype(_TYPES[type_text][1])
-    if int(np.prod(shape, dtype=np.float64)) * dtype.itemsize > WARM_BYTES_MAX:
-        return None
-    if dtype == np.object_:
-        return np.full(shape, b"", np.object_)
-    return np.ones(shape, dtype)

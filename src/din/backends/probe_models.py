@@ -8,7 +8,8 @@ import onnxruntime as ort
 
 from din.backends.contract import Array
 from din.backends.graph_wire import with_outputs
-from din.backends.onnxruntime_backend import OnnxSession, open_session, session_options
+from din.backends.onnxruntime_backend import OnnxSession, open_session
+from din.backends.onnxruntime_settings import session_options
 from din.backends.probe_numbers import GUESSES, facts_of, guessed_shapes, made_up
 from din.domain.encoding import SAMPLES_MAX
 from din.domain.probe import ProbeOrder, ProbePart, TensorFacts

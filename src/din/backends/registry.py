@@ -42,6 +42,12 @@ BACKENDS: Final[dict[str, BackendEntry]] = {
         imports="onnxruntime",
         is_assumed=True,
     ),
+    "openvino": BackendEntry(
+        module="din.backends.openvino_backend",
+        packages=("openvino",),
+        imports="openvino",
+        makes_code=True,
+    ),
 }
 OFFERED_MAX: Final = 5
 """A registration has room for the versions of so many."""

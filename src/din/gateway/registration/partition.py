@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from din.adapters.catalogue import Specs, after_specs, before_specs, memory_mib
-from din.backends.options import check_backend_options
+from din.backends.options import check_options_of
 from din.domain.model import (
     CONTEXT_TENSOR,
     GATEWAY,
@@ -153,6 +153,5 @@ def _join_context(
 
 
 def check_options(options: Mapping[str, str], carved: CarveAnswer) -> None:
-    """Whether the backend of every slice knows these options. Raises UsageError."""
-    for backend in {part.backend for part in carved.slices}:
-        check_backend_options(backend, options)
+    """Whether the backends of the slices know these options. Raises UsageError."""
+    check_options_of({part.backend for part in carved.slices}, options)
