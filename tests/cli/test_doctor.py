@@ -300,7 +300,7 @@ def test_a_slicing_cache_that_mostly_misses_is_a_warning(
         (
             '{"level": 0, "reason": "no filter is known for armv7l"}',
             "fail",
-            "refuse to run workers",
+            "on nodes with --insecure alone",
         ),
         ("nonsense", "fail", "could not be tried"),
     ],

@@ -42,6 +42,7 @@ TYPICAL = NodeProfile(
     versions={"din": "0.1.0", "onnxruntime": "1.32.0"},
     addresses=("tcp:192.168.1.20:8080",),
     fingerprint_sha256="00ff00ff00ff00ff",
+    sandbox_level=3,
 )
 ADMITTED = Admission(
     name="edge-gpu-01",
@@ -73,6 +74,7 @@ profiles = st.builds(
     labels=st.dictionaries(words, words, max_size=2),
     addresses=st.lists(st.sampled_from(["unix:/run/a", "tcp:10.0.0.1:80"]), max_size=2).map(tuple),
     fingerprint_sha256=st.just("") | hexes,
+    sandbox_level=st.none() | st.integers(0, 3),
     protocol_versions=st.lists(st.integers(1, 255), min_size=1, max_size=3).map(tuple),
 )
 
@@ -110,7 +112,8 @@ def test_a_damaged_registration_is_read_or_refused_and_never_breaks(at: int, val
 
 
 def test_every_truncation_is_refused() -> None:
-    body = encode_registration(TYPICAL, "factory")
+    # What comes last is needed: where it is not, a body without it is whole.
+    body = encode_registration(msgspec.structs.replace(TYPICAL, sandbox_level=None), "factory")
     for length in range(len(body)):
         with pytest.raises(UsageError):
             decode_registration(body[:length])

@@ -51,6 +51,7 @@ def make_profile(
     addresses: tuple[str, ...],
     *,
     has_joined: bool = False,
+    sandbox_level: int | None = None,
 ) -> NodeProfile:
     """The profile for the registration. Raises UsageError for a bad device type."""
     found = take_fingerprint(accelerator)
@@ -77,6 +78,7 @@ def make_profile(
         fingerprint_sha256=found.sha256,
         protocol_versions=(PROTOCOL_VERSION,),
         is_insecure_network=config.insecure_network and not has_joined,
+        sandbox_level=sandbox_level,
     )
 
 

@@ -47,6 +47,7 @@ from din.config import NodeConfig
 from din.domain.node import NodeHealth, NodeProfile
 from din.errors import DeadlineExceeded, DinError
 from din.execution.events import SliceKey
+from din.sandbox.asking import try_sandbox
 from din.system.bound import Bound, write_bound
 from din.system.descriptors import raise_limit
 from din.system.headroom import read_headroom
@@ -359,7 +360,11 @@ async def serve(config: NodeConfig) -> None:
             Log().report("accelerator_lost", reason=error.message)
         sensors = Sensors(sensor_settings(config), accelerator)
         trust = open_trust(config, identity.node_id)
-        profile = make_profile(config, identity, found, (), has_joined=trust is not None)
+        walls = try_sandbox()
+        Log().report("sandbox", level=walls.level, reason=walls.reason)
+        profile = make_profile(
+            config, identity, found, (), has_joined=trust is not None, sandbox_level=walls.level
+        )
         agent = Agent(config, identity, sensors, profile, trust)
         loop = asyncio.get_running_loop()
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -14,16 +11,10 @@ from typing import Final
 from din.cli.check import Check
 from din.cli.service_place import Shown, Systemd, place_of
 from din.cli.service_units import ROLES, Role, unit_name
+from din.sandbox.asking import level_words, try_sandbox
 
 MEMORY_MIB_MIN: Final = 256
 MIB: Final = 1024 * 1024
-SANDBOX_TIMEOUT_S: Final = 20.0
-SANDBOX_WORDS: Final = (
-    "limits only, so nodes of this user refuse to run workers",
-    "system calls are filtered",
-    "system calls are filtered, no files and no network are seen",
-    "system calls are filtered, no files and no network are seen, Landlock besides",
-)
 ACCELERATOR_PROGRAMS: Final = ("nvidia-smi", "npu-smi")
 
 
@@ -49,18 +40,10 @@ def check_backends() -> Check:
 
 def check_sandbox() -> Check:
     """What confines the workers of a node of this user, tried in a process of its own."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "din.sandbox"],
-            capture_output=True,
-            timeout=SANDBOX_TIMEOUT_S,
-            check=True,
-        )
-        found = json.loads(done.stdout)
-        level, reason = int(found["level"]), str(found["reason"])
-    except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
-        return Check("sandbox", "fail", f"could not be tried: {error}", "python -m din.sandbox")
-    seen = f"level {level} of 3: {SANDBOX_WORDS[level]}"
+    level, reason = try_sandbox()
+    if level is None:
+        return Check("sandbox", "fail", reason, "python -m din.sandbox")
+    seen = level_words(level)
     if reason:
         seen += f"; {reason}"
     if level == 0:

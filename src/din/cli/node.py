@@ -26,6 +26,7 @@ from din.cli.options import pairs
 from din.client.client import decode_answer
 from din.domain.views import NodeList, NodeView
 from din.errors import CannotPlace
+from din.sandbox.asking import level_words
 
 
 def standing(view: NodeView) -> str:
@@ -37,6 +38,10 @@ def standing(view: NodeView) -> str:
 def _capacity(view: NodeView) -> str:
     share = view.health.capacity_percent
     return UNKNOWN if share is None else str(share)
+
+
+def _level(view: NodeView) -> str:
+    return UNKNOWN if view.sandbox_level is None else str(view.sandbox_level)
 
 
 COLUMNS: Final[tuple[Column[NodeView], ...]] = (
@@ -57,6 +62,7 @@ COLUMNS: Final[tuple[Column[NodeView], ...]] = (
     Column("CAPACITY %", _capacity, is_wide=True, is_number=True),
     Column("RESERVED", lambda node: mebibytes(node.memory_mib_reserved), is_wide=True),
     Column("ADDRESS", lambda node: node.address or UNKNOWN, is_wide=True),
+    Column("SANDBOX", _level, is_wide=True, is_number=True),
     Column("REASON", lambda node: node.reason, is_wide=True),
 )
 INSECURE: Final = (
@@ -172,6 +178,7 @@ def _facts(view: NodeView) -> list[tuple[str, str]]:
         ("device_type", view.device_type),
         ("address", view.address),
         ("INSECURE", PLAIN if view.is_insecure_network else ""),
+        ("sandbox", level_words(view.sandbox_level) if view.sandbox_level is not None else UNKNOWN),
         ("last beat", f"{duration(view.heartbeat_age_ms)} ago"),
         ("health", f"{view.health_score:.2f} of 1"),
         ("cpu", _measured(number(health.cpu_percent, 1), " %")),

@@ -20,6 +20,7 @@ from din.cli.start import AGENT_MODULE, GATEWAY_MODULE, check_ports, joining_wor
 from din.cli.token import show_new_token
 from din.config import GatewayConfig, NodeConfig, is_loopback
 from din.errors import Conflict, Denied, DinError, Unauthenticated, Unavailable, Unreachable
+from din.sandbox.asking import level_words
 from din.transport.membership import FOLDER, has_joined, read_membership
 
 GATEWAY_WAIT_S: Final = 30.0
@@ -214,6 +215,19 @@ def _node_up(gateway: GatewayConfig, url: str) -> None:
         _await_node(path, record, child, url)
     finally:
         daemon.leave(child)
+    _warn_of_sandbox(url, record)
+
+
+def _warn_of_sandbox(url: str, record: daemon.Record) -> None:
+    """Who starts a node is told when a stranger's model could reach more than it should."""
+    try:
+        with ask(url) as client:
+            nodes = client.nodes().items
+    except DinError:
+        return  # it asks for a key; `din doctor` tells the same
+    for node in nodes:
+        if node.name == record.name and node.sandbox_level in (0, 1):
+            say(f"warning: workers here are at {level_words(node.sandbox_level)}; see `din doctor`")
 
 
 def _await_node(

@@ -65,6 +65,8 @@ class NodeProfile(Struct, frozen=True, kw_only=True):
     protocol_versions: tuple[int, ...] = (1,)
     is_insecure_network: bool = False
     """It runs with `insecure_network` and has not joined: its links are plain text, to anybody."""
+    sandbox_level: int | None = None
+    """How far its workers are confined, 0 to 3 (decision 0014); None = it does not say."""
 
 
 class NodeHealth(Struct, frozen=True, kw_only=True):

@@ -68,6 +68,8 @@ class NodeView(Struct, frozen=True, kw_only=True):
     """Whether it was thrown out: it never comes back under this id."""
     is_insecure_network: bool = False
     """Its links are plain text, to anybody."""
+    sandbox_level: int | None = None
+    """How far its workers are confined: 3 = all the way, 0 = limits only; null = unknown."""
     stuck: tuple[StuckSlice, ...] = ()
     quarantined: tuple[StuckSlice, ...] = ()
     """Slices that ended their workers there and are kept out for a while, with the reason."""

@@ -45,6 +45,7 @@ def node_view(
         is_draining=gateway.drains.is_leaving(profile.node_id),
         is_drain_forced=gateway.drains.is_forced(profile.node_id),
         is_insecure_network=profile.is_insecure_network,
+        sandbox_level=profile.sandbox_level,
         is_revoked=gateway.roll.is_revoked(profile.node_id),
         stuck=_stuck_on(gateway, profile.node_id) if stuck is None else stuck,
         quarantined=_quarantined_on(gateway, profile.node_id),

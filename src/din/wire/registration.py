@@ -39,6 +39,7 @@ VERSION_COUNT_MAX, VERSION_BYTES_MAX = 6, 32
 LABEL_COUNT_MAX, LABEL_BYTES_MAX = 8, 40
 ADDRESS_COUNT_MAX, ADDRESS_BYTES_MAX = 4, 120
 PROTOCOL_COUNT_MAX: Final = 8
+SANDBOX_LEVEL_MAX: Final = 3
 WARNING_COUNT_MAX, WARNING_BYTES_MAX = 4, 255
 BEAT_KEY_BYTES: Final = 32
 U32_MAX: Final = 2**32 - 1
@@ -56,8 +57,8 @@ _ANSWER = "registration answer"
 (
     NODE_ID, SESSION, NAME, CLUSTER, DEVICE_TYPE, CPU_MODEL, CPU_ISA, CPU_CENTICORES, MEMORY_MIB,
     ACCELERATOR, ACCELERATOR_MIB, BACKENDS, VERSIONS, LABELS, ADDRESSES, FINGERPRINT, PROTOCOLS,
-    INSECURE,
-) = _NODE_TAGS = tuple(range(1, 19))  # fmt: skip
+    INSECURE, SANDBOX,
+) = _NODE_TAGS = tuple(range(1, 20))  # fmt: skip
 (
     OUTCOME, GIVEN_NAME, GATEWAY_ID, INTERVAL_MS, JITTER_MS, LINKS, PROTOCOL, WARNINGS, REASON,
     HINT, GATEWAY_PROTOCOLS, GATEWAY_CLUSTER, BEAT_KEY, BEAT_PORT,
@@ -175,6 +176,7 @@ def encode_registration(profile: NodeProfile, cluster: str) -> bytes:
         writer.raw(FINGERPRINT, "fingerprint_sha256", fingerprint, 8)
     writer.raw(PROTOCOLS, "protocol_versions", bytes(profile.protocol_versions), PROTOCOL_COUNT_MAX)
     writer.integer(INSECURE, "insecure_network", 1 if profile.is_insecure_network else None, 1)
+    writer.integer(SANDBOX, "sandbox_level", profile.sandbox_level, SANDBOX_LEVEL_MAX)
     return writer.body()
 
 
@@ -204,6 +206,7 @@ def decode_registration(body: Buffer) -> Registration:
         fingerprint_sha256=fingerprint.hex(),
         protocol_versions=tuple(protocols or b""),
         is_insecure_network=bool(reader.integer(INSECURE, "insecure_network", 1)),
+        sandbox_level=reader.integer(SANDBOX, "sandbox_level", SANDBOX_LEVEL_MAX),
     )
     cluster = _needed("cluster", reader.text(CLUSTER, "cluster", CLUSTER_BYTES_MAX))
     _check_profile(profile, cluster)
