@@ -60,6 +60,23 @@ def test_what_computing_needs_is_allowed(machine: Architecture) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
+def test_an_engine_that_makes_code_may_run_what_it_wrote_and_still_no_file(
+    machine: Architecture,
+) -> None:
+    code = program(machine.audit, machine.numbers, worker_rules(PID, makes_code=True), ABSENT)
+    written_and_run, read_and_run = 7, 5
+    for protection in (written_and_run, read_and_run):
+        mprotect = (machine.audit, machine.numbers["mprotect"], (0, 4096, protection))
+        assert answer(code, *mprotect) == ALLOWED
+        assert answer(filter_of(machine), *mprotect) == REFUSED
+        mapped = (machine.audit, machine.numbers["mmap"], (0, 4096, protection, 2, 3))
+        assert answer(code, *mapped) == REFUSED
+    for name in ("execve", "openat", "socket", "clone3", "memfd_create"):
+        number = machine.numbers.get(name)
+        assert number is None or answer(code, machine.audit, number) != ALLOWED
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_every_number_that_no_rule_names_is_refused(machine: Architecture) -> None:
     code = filter_of(machine)
     named = {

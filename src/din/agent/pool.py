@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from din.agent.zygote import WorkerProcess, Zygote, back_off_ms
+from din.agent.zygotes import Zygotes
 from din.domain.crash import Death
 from din.domain.model import Slice
 from din.errors import (
@@ -93,7 +94,7 @@ class WorkerPool:
 
     def __init__(
         self,
-        zygote: Zygote,
+        zygote: Zygote | Zygotes,
         *,
         on_worker_ready: OnWorkerReady,
         on_worker_died: OnWorkerDied,

@@ -42,7 +42,7 @@ from din.agent.standing import told
 from din.agent.trust import NodeTrust, open_trust
 from din.agent.unsealer import Unsealer
 from din.agent.way_news import WayNews
-from din.agent.zygote import Zygote
+from din.agent.zygotes import Zygotes
 from din.config import NodeConfig
 from din.domain.node import NodeHealth, NodeProfile
 from din.errors import DeadlineExceeded, DinError
@@ -98,7 +98,7 @@ class Agent:
         self._named = Named(report)
         self._peers = self._make_peers()
         self._executor = Executor(self._loop, identity.node_id, self._peers, self._drop)
-        self._zygote = Zygote(
+        self._zygote = Zygotes(
             self._loop, lambda text: report("zygote", reason=text), is_insecure=config.insecure
         )
         self._senses = Senses(config, sensors, lambda: self._zygote.pid, report)

@@ -25,7 +25,7 @@ from din.agent.offers import Offers
 from din.agent.peers import Peers
 from din.agent.pool import WorkerPool, open_paths
 from din.agent.unsealer import NO_FILE, Unsealer
-from din.agent.zygote import Zygote
+from din.agent.zygotes import Zygotes
 from din.domain.crash import Death
 from din.domain.node import SLICES_HELD_MAX
 from din.errors import Conflict, DeadlineExceeded, DinError, Internal, TooLarge
@@ -73,7 +73,7 @@ class Slices:
 
     def __init__(
         self,
-        zygote: Zygote,
+        zygote: Zygotes,
         executor: Executor,
         peers: Peers,
         named: Named,
@@ -247,6 +247,7 @@ class Slices:
             workers=order.workers,
             load_ms=round(loaded.load_ms, 1),
             memory_mib=loaded.memory_mib,
+            engine=loaded.engine or None,
         )
         self._admission.settle(key, order, loaded.memory_mib)
         return loaded

@@ -65,12 +65,18 @@ class Zygote:
     """At most one zygote process at a time."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, report: Report, *, is_insecure: bool = False
+        self,
+        loop: asyncio.AbstractEventLoop,
+        report: Report,
+        *,
+        is_insecure: bool = False,
+        words: tuple[str, ...] = (),
     ) -> None:
-        """`is_insecure`: workers may run where nothing confines them."""
+        """`is_insecure`: workers may run where nothing confines them. `words`: what it is to import
+        instead of what every node needs."""
         self._loop = loop
         self._report = report
-        self._words = ("--insecure",) if is_insecure else ()
+        self._words = (*words, "--insecure") if is_insecure else words
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._forking: dict[int, asyncio.Future[WorkerProcess]] = {}

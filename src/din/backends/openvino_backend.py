@@ -6,6 +6,7 @@ worker has no files; it starts no thread. The package's own reporting of use is 
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -22,13 +23,14 @@ from din.backends.trial import MODEL
 from din.domain.engine import EngineFacts, bounded
 from din.domain.support import Engine, Lack, Needs, lacks
 from din.domain.tensor import TensorSpec
-from din.errors import BadModel, BadTensor, ExecutionFailed, Unavailable
+from din.errors import BadModel, BadTensor, DinError, ExecutionFailed, Unavailable
 
 # These are tools for developers: they count uses and send the count, and hold a thread for that.
 for _name in ("openvino_telemetry", "openvino.tools"):
     sys.modules.setdefault(_name, None)  # pyright: ignore[reportArgumentType]
 
 import openvino as ov  # noqa: E402
+from openvino.frontend import FrontEndManager  # noqa: E402
 
 NAME: Final = "openvino"
 MODEL_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024 - 1
@@ -59,14 +61,20 @@ _OF_THIS_NODE: Final = re.compile(
 )
 
 CORE: Final = ov.Core()
+_READER: Final = FrontEndManager().load_by_framework("onnx")
+"""`Core.read_model` looks at the files of all readers, each time."""
 VERSION: Final = str(ov.get_version()).partition("-")[0]
+
+
+def _read(model: bytes) -> ov.Model:
+    return _READER.convert(_READER.load(io.BytesIO(model)))
 
 
 def _load_plugins() -> None:
     """While there are files."""
     CORE.get_versions("CPU")
     CORE.get_property("CPU", "FULL_DEVICE_NAME")
-    CORE.read_model(MODEL)
+    _read(MODEL)
 
 
 _load_plugins()
@@ -100,6 +108,8 @@ def load(
             f"OpenVINO {VERSION} finds no {device} on this node, but {CORE.available_devices}",
             hint="install its driver, or leave the option device out",
         )
+    if not outputs_of(model):
+        raise BadModel("OpenVINO is given a model without outputs", hint="export the model again")
     size = len(model) + sum(map(len, weights.values()))
     if size > MODEL_BYTES_MAX:
         raise BadModel(
@@ -107,10 +117,11 @@ def load(
             hint="cut the model into more slices",
         )
     try:
-        graph = CORE.read_model(with_weights(model, weights))
+        graph = _read(with_weights(model, weights))
         compiled = CORE.compile_model(graph, device, _settings(options, device))
-        return OpenVinoSession(compiled, model, device)
-    except (RuntimeError, MemoryError) as error:
+    except DinError:
+        raise
+    except Exception as error:  # readers and plugins raise classes of their own
         message = clean_message(error)
         if isinstance(error, MemoryError) or _OF_THIS_NODE.search(message):
             raise MemoryError(message) from error
@@ -119,6 +130,7 @@ def load(
             hint="place the slice on onnxruntime, or cut the model so that this operator is in a "
             "slice that runs there",
         ) from error
+    return OpenVinoSession(compiled, model, device)
 
 
 def _settings(options: Mapping[str, str], device: str) -> dict[str, Any]:
@@ -182,11 +194,12 @@ class OpenVinoSession:
         """See `contract.Session.run`. What is returned is the library's own memory."""
         del targets
         self._is_stopped = False
-        for name, port in self._in_ports.items():
+        for name in self._in_ports:
             if name not in inputs:
                 raise BadTensor(f"input {name!r} is missing", hint="give every input of the model")
-            self._request.set_tensor(port, _tensor(name, port, inputs[name]))
         try:
+            for name, port in self._in_ports.items():
+                self._request.set_tensor(port, _tensor(name, port, inputs[name]))
             self._request.start_async()
             self._request.wait()
         except RuntimeError as error:

@@ -7,6 +7,7 @@ Model inputs that are not given beside the order are made up where the probe run
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -18,6 +19,8 @@ PROBE: Final = "probe"
 """The backend of such a slice."""
 PROBED: Final = "onnxruntime"
 """The engine that it looks at, which a node must have."""
+ENGINES_OPTION: Final = "engines"
+"""Backend option of a probe: engines that it needs beside PROBED, with commas between."""
 ORDER_TENSOR: Final = "din.order"
 REPORT_TENSOR: Final = "din.report"
 ORDER_SPEC: Final = TensorSpec(ORDER_TENSOR, "UINT8", (None,))
@@ -30,6 +33,11 @@ ROUNDS_DEFAULT: Final = 7
 ProbeKind = Literal["profile", "verify", "calibrate", "precision"]
 
 
+def probed_engines(options: Mapping[str, str]) -> tuple[str, ...]:
+    """What a probe with these backend options needs beside PROBED."""
+    return tuple(each for each in options.get(ENGINES_OPTION, "").split(",") if each)
+
+
 class ProbePart(Struct, frozen=True, kw_only=True):
     """One of the models that a probe holds, in the order of its files of role `model`; they share
     the files of role `weights`."""
@@ -38,6 +46,8 @@ class ProbePart(Struct, frozen=True, kw_only=True):
     """Of the slice; -1 = the whole."""
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    backend: str = PROBED
+    """The engine that is to run it."""
 
 
 class ProbeOrder(Struct, frozen=True, kw_only=True):

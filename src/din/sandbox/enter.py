@@ -76,14 +76,16 @@ def confine(
     wants_folder: bool = False,
     has_threads: bool = True,
     is_insecure: bool = False,
+    makes_code: bool = False,
 ) -> int:
     """Give everything up; the level that was reached. The process has one thread.
 
     `tasks_max` bounds its threads, where namespaces let us count them apart; without `has_threads`
     it starts none. `memory_bytes_max` bounds its own memory, 0 = as much as the machine has.
     `wants_folder`: its engine may have to write a file; where there are namespaces, FOLDER is a
-    folder of its own then. Raises Unavailable where level 1 is not reached and `is_insecure` does
-    not allow that; OSError when a step fails that this kernel knows.
+    folder of its own then. `makes_code`: its engine makes machine code of a model, so memory that
+    it wrote may be run. Raises Unavailable where level 1 is not reached and `is_insecure` does not
+    allow that; OSError when a step fails that this kernel knows.
     """
     wants_folder = wants_folder and found.has_namespaces
     if found.has_namespaces:
@@ -108,7 +110,9 @@ def confine(
             hint="start DIN with --insecure only when every model here is your own",
         )
     machine = ARCHITECTURES[MACHINE]
-    rules = worker_rules(os.getpid(), has_folder=wants_folder, has_threads=has_threads)
+    rules = worker_rules(
+        os.getpid(), has_folder=wants_folder, has_threads=has_threads, makes_code=makes_code
+    )
     filter_calls(program(machine.audit, machine.numbers, rules, ABSENT))
     return (3 if has_landlock else 2) if found.has_namespaces else 1
 

@@ -46,9 +46,12 @@ _PRCTL: Final = (3, 15, 16, 0x53564D41)
 """PR_GET_DUMPABLE, PR_SET_NAME, PR_GET_NAME, PR_SET_VMA."""
 
 
-def worker_rules(pid: int, *, has_folder: bool = False, has_threads: bool = True) -> Rules:
+def worker_rules(
+    pid: int, *, has_folder: bool = False, has_threads: bool = True, makes_code: bool = False
+) -> Rules:
     """For the process `pid`. `has_folder`: it may open files, where a namespace or Landlock leaves
-    it nothing but a folder of its own. `has_threads`: it may start some."""
+    it nothing but a folder of its own. `has_threads`: it may start some. `makes_code`: memory that
+    it wrote may be run; files still may not, since none can be mapped so."""
     free: dict[str, tuple[Argument, ...]] = dict.fromkeys(_FREE, ())
     if has_folder:
         free |= dict.fromkeys((*_WRITING, "newfstatat"), ())
@@ -60,7 +63,7 @@ def worker_rules(pid: int, *, has_folder: bool = False, has_threads: bool = True
         free["clone"] = (Argument(0, (_CLONE_THREAD,), _CLONE_THREAD | _CLONE_NEW),)
     return free | {
         "mmap": (Argument(2, (0,), _PROT_EXEC),),
-        "mprotect": (Argument(2, (0,), _PROT_EXEC),),
+        "mprotect": () if makes_code else (Argument(2, (0,), _PROT_EXEC),),
         "tgkill": (Argument(0, (pid,)),),
         "fcntl": (Argument(1, _FCNTL),),
         "ioctl": (Argument(1, _IOCTL),),

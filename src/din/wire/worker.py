@@ -93,6 +93,8 @@ class Loaded(WorkerMessage, frozen=True, array_like=True, tag="ready"):
     warm_ms: float | None
     memory_mib: int
     """Its share of memory: pages that several processes have count in parts."""
+    engine: str = ""
+    """What runs it, in words: engine, version, device, and what was given up."""
 
 
 class LoadFailed(WorkerMessage, frozen=True, array_like=True, tag="load_fail"):

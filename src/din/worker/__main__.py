@@ -15,13 +15,20 @@ def main() -> int:
     parser.add_argument(
         "--insecure", action="store_true", help="run workers where nothing confines them"
     )
+    parser.add_argument(
+        "--engine", action="append", default=[], help="import this engine; else what nodes need"
+    )
+    parser.add_argument("--probe", action="store_true", help="with --engine: probes as well")
     options = parser.parse_args()
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     os.environ["OMP_NUM_THREADS"] = "1"
-    from din.worker.zygote import run_zygote
+    from din.worker.zygote import Imports, run_zygote
 
-    return run_zygote(options.control_fd, options.parent_pid, is_insecure=options.insecure)
+    imports = Imports(tuple(options.engine), with_probe=options.probe)
+    return run_zygote(
+        options.control_fd, options.parent_pid, is_insecure=options.insecure, imports=imports
+    )
 
 
 if __name__ == "__main__":

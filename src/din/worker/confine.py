@@ -28,9 +28,11 @@ class Place(NamedTuple):
     surroundings: Surroundings = Surroundings(False)
     is_insecure: bool = False
     """Workers may run where nothing confines them."""
+    makes_code: bool = False
+    """Their engine translates models to machine code."""
 
 
-def open_place(*, is_insecure: bool = False) -> Place:
+def open_place(*, is_insecure: bool = False, makes_code: bool = False) -> Place:
     """To be called while there are files. Raises OSError."""
     folder = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     return Place(
@@ -38,6 +40,7 @@ def open_place(*, is_insecure: bool = False) -> Place:
         tasks=os.open("/proc/self/task", folder),
         empty=os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC),
         is_insecure=is_insecure,
+        makes_code=makes_code,
     )
 
 

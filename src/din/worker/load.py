@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from din.backends.contract import Session
+from din.backends.contract import EngineSession, Session
 from din.backends.registry import import_backend
 from din.domain.probe import PROBE
 from din.domain.tensor import TensorSpec
@@ -26,12 +26,14 @@ class LoadedSession(Struct, frozen=True):
 
     session: Session
     load_ms: float
+    engine: str = ""
 
 
 def load(order: Fork, artifacts: Sequence[int]) -> LoadedSession:
     """Load what the order names. Raises BadModel, UsageError, TooLarge, or Unavailable
     and MemoryError for what is this node's own trouble."""
     started = time.perf_counter()
+    engine = ""
     if order.adapter is not None:
         from din.adapters.registry import load_adapter
 
@@ -39,10 +41,11 @@ def load(order: Fork, artifacts: Sequence[int]) -> LoadedSession:
     elif order.backend == PROBE:
         session = load_probed(order, artifacts)
     else:
-        session = load_slice(order.backend, order.artifacts, artifacts, order.backend_options)
+        loaded = load_slice(order.backend, order.artifacts, artifacts, order.backend_options)
+        session, engine = loaded, loaded.engine
         check_signature("input", order.inputs, session.inputs)
         check_signature("output", order.outputs, session.outputs)
-    return LoadedSession(session, (time.perf_counter() - started) * 1000)
+    return LoadedSession(session, (time.perf_counter() - started) * 1000, engine)
 
 
 def load_slice(
@@ -50,7 +53,7 @@ def load_slice(
     files: Sequence[Given],
     descriptors: Sequence[int],
     options: Mapping[str, str],
-) -> Session:
+) -> EngineSession:
     """A session from the files of one slice, one descriptor each, which are closed.
 
     The model is read into memory, weights are mapped while the engine loads and no longer: no path
@@ -107,7 +110,9 @@ def map_file(descriptor: int) -> mmap.mmap:
 def loaded_message(found: LoadedSession, warm_ms: float | None, memory_mib: int) -> Loaded:
     """What the owner is told."""
     session = found.session
-    return Loaded(session.inputs, session.outputs, round(found.load_ms, 3), warm_ms, memory_mib)
+    return Loaded(
+        session.inputs, session.outputs, round(found.load_ms, 3), warm_ms, memory_mib, found.engine
+    )
 
 
 def warm(session: Session) -> float | None:

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from din.backends.options import threads_of
 from din.domain.probe import PROBE
 from din.errors import DinError, ExecutionFailed, Internal
 from din.sandbox.enter import TASKS_MAX, confine
@@ -58,13 +59,14 @@ def run_worker(order: Fork, descriptors: Sequence[int], zygote_pid: int, place: 
 
 def _confine(order: Fork, place: Place, limit_bytes: int) -> None:
     wants_folder = order.backend == PROBE
-    threads = order.backend_options.get("threads", "")
+    threads = threads_of(order.backend_options, len(os.sched_getaffinity(0)))
     confine(
         place.surroundings,
-        tasks_max=TASKS_MAX + (int(threads) if threads.isdecimal() else 0),
+        tasks_max=TASKS_MAX + threads,
         memory_bytes_max=limit_bytes,
         wants_folder=wants_folder,
         is_insecure=place.is_insecure,
+        makes_code=place.makes_code,
     )
     if wants_folder:
         tempfile.tempdir = FOLDER  # where an engine writes what it can tell in no other way

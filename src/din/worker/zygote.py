@@ -15,10 +15,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from din.backends.registry import entry_of
 from din.errors import Internal
 from din.sandbox.enter import leave_files, leave_others
 from din.system.descriptors import close_all, receive_message, send_message
@@ -34,18 +35,43 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(Fork)
 
 
-def import_engines() -> None:
+USUAL: Final = (
+    "PIL.Image",
+    "PIL.JpegImagePlugin",
+    "PIL.PngImagePlugin",
+    "PIL.WebPImagePlugin",
+    "din.adapters.registry",
+)
+PROBING: Final = ("din.backends.onnxruntime_backend", "din.backends.probe")
+
+
+class Imports(NamedTuple):
+    """What a zygote has for its workers."""
+
+    engines: tuple[str, ...] = ()
+    """Nothing = what every node needs: ONNX Runtime, adapters, probes."""
+    with_probe: bool = False
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """What is imported while there are files."""
+        if not self.engines:
+            return ("numpy.random", *USUAL, *PROBING)
+        engines = tuple(entry_of(name).module for name in self.engines)
+        return ("numpy.random", *(PROBING if self.with_probe else ()), *engines)
+
+    @property
+    def makes_code(self) -> bool:
+        """One of the engines translates models to machine code."""
+        return any(entry_of(name).makes_code for name in self.engines)
+
+
+EVERY_NODE: Final = Imports()
+
+
+def import_engines(imports: Imports) -> None:
     """Import what workers need, so that they share its pages; engines that are absent are left."""
-    for name in (
-        "numpy.random",
-        "PIL.Image",
-        "PIL.JpegImagePlugin",
-        "PIL.PngImagePlugin",
-        "PIL.WebPImagePlugin",
-        "din.adapters.registry",
-        "din.backends.onnxruntime_backend",
-        "din.backends.probe",
-    ):
+    for name in imports.modules:
         try:
             importlib.import_module(name)
         except ImportError as error:
@@ -133,15 +159,21 @@ class Zygote:
         send_message(self._control, _ENCODER.encode(message), descriptors)
 
 
-def run_zygote(control_descriptor: int, parent_pid: int, *, is_insecure: bool = False) -> int:
+def run_zygote(
+    control_descriptor: int,
+    parent_pid: int,
+    *,
+    is_insecure: bool = False,
+    imports: Imports = EVERY_NODE,
+) -> int:
     """The zygote's main; the exit code."""
     surroundings = leave_others()
     die_with_parent(parent_pid)
     hide_memory()
     with socket.socket(fileno=control_descriptor) as control:
         control.setblocking(True)
-        import_engines()
-        place = open_place(is_insecure=is_insecure)
+        import_engines(imports)
+        place = open_place(is_insecure=is_insecure, makes_code=imports.makes_code)
         leave_folder()
         place = place._replace(surroundings=leave_files(surroundings))
         name_process("din zygote", "din zygote", place.processes)

@@ -1,0 +1,66 @@
+"""One answer from nodes with different engines: a slice on ONNX Runtime, the next on OpenVINO."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.road import small_models
+from tests.road.processes import Network, wait_for
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def unlike(network: Network) -> Network:
+    """One node that offers ONNX Runtime alone, one that offers OpenVINO alone."""
+    network.start_gateway()
+    network.start_node("plain", backends=("onnxruntime",))
+    network.start_node("vino", backends=("openvino",))
+    network.wait_ready("plain", "vino")
+    wait_for("OpenVINO was asked", lambda: offers(network, "vino") == ("openvino",))
+    return network
+
+
+def offers(network: Network, name: str) -> tuple[str, ...]:
+    with network.client() as client:
+        profile = client.node(name).profile
+    return profile.backends if profile is not None else ()
+
+
+def register(network: Network, model_id: str, path: Path, **strategy: object) -> str:
+    file = network.folder / f"{model_id}.json"
+    content = {"model_id": model_id, "onnx_path": path.name, "slicing_strategy": strategy}
+    file.write_text(json.dumps(content))
+    done = network.din("model", "register", "--config", str(file))
+    assert done.returncode == 0, done.stderr + network.logs()
+    return done.stderr
+
+
+def test_two_engines_make_one_answer(unlike: Network) -> None:
+    path = small_models.chain(unlike.folder / "chain.onnx", steps=6)
+    ranges = {"add.0:add.2": "onnxruntime", "add.3:add.5": "openvino"}
+    register(unlike, "mixed", path, backend_map=ranges)
+    x = np.arange(3 * small_models.WIDTH, dtype=np.float32).reshape(3, -1) / 7
+    with unlike.client() as client:
+        answer = client.infer("mixed", x)
+    assert np.allclose(answer.outputs["y"], small_models.chain_answer(x, 6), rtol=1e-5)
+    assert [step.node for step in answer.execution_trace] == ["plain", "vino"]
+    assert "openvino 20" in unlike.log_of("vino")
+    shown = unlike.din("node", "inspect", "vino").stdout
+    assert "openvino 20" in shown
+    assert "CPU: " in shown
+
+
+def test_a_slice_goes_only_to_a_node_that_has_its_engine(unlike: Network) -> None:
+    path = small_models.chain(unlike.folder / "chain.onnx", steps=2)
+    register(unlike, "whole", path, backend_map={"add.0:add.1": "openvino"})
+    refused = unlike.din("plan", "whole", "-o", "wide").stdout
+    assert "plain" in refused
+    assert "openvino" in refused
+    with unlike.client() as client:
+        (part,) = client.model("whole").slices
+    assert [each.node for each in part.replicas] == ["vino"]
