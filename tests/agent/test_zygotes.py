@@ -132,11 +132,11 @@ def test_a_zygote_of_an_engine_comes_with_its_first_slice_and_goes_after_its_las
 
 
 @pytest.mark.system
-def test_a_model_that_an_engine_refuses_is_told_in_its_words(
+def test_what_an_engine_refuses_reaches_who_asked_for_it(
     tmp_path: Path, models: ModuleType
 ) -> None:
     async def story(bench: Bench) -> None:
-        with pytest.raises(BadModel, match=r"OpenVINO 20\S+ refuses the model"):
+        with pytest.raises(BadModel, match="the model file is damaged"):
             await bench.load("openvino", b"\x08\x07garbage")
         with pytest.raises(Unavailable, match="finds no GPU on this node"):
             await bench.load("openvino", models.double(), device="GPU")

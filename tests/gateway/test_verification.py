@@ -16,15 +16,26 @@ from msgspec.structs import replace
 from stories import perform
 
 from din.domain.model import ARTIFACTS_MAX, GATEWAY, Artifact, Edge, Slice
-from din.domain.probe import REPORT_TENSOR, ProbeOrder, TensorError, VerifyLevel, VerifyReport
+from din.domain.node import FleetNode, NodeHealth, NodeId, NodeProfile
+from din.domain.probe import (
+    ENGINES,
+    REPORT_TENSOR,
+    ProbeOrder,
+    ProbePart,
+    TensorError,
+    VerifyLevel,
+    VerifyReport,
+)
 from din.domain.profile import GivenTensor, VerifyModel
 from din.domain.tensor import TensorSpec
 from din.errors import BadTensor, ExecutionFailed, Internal, NotFound
 from din.gateway.probing.examining import files_of, given_of
+from din.gateway.registration.engines import able_node, on_engines, with_engines
 from din.gateway.registration.verification import (
     behind_random,
     faults_of,
     in_order,
+    is_of_engines,
     merged,
     verdict,
     windows_of,
@@ -54,6 +65,47 @@ def report(off: tuple[TensorError, ...], own: tuple[TensorError, ...] = (), **mo
 
 
 # Pure.
+
+
+def test_an_engine_that_is_off_is_no_fault_of_the_cut() -> None:
+    engines = VerifyLevel(optimisation=ENGINES, is_exact=False, tensors=(error(is_within=False),))
+    found = report((error(),), (error(),))
+    found = replace(found, levels=(*found.levels, engines))
+    assert is_of_engines(found)
+    summary = verdict(found, "edge", "now").summary
+    assert "output 'y' by up to 0.5 by the engines of the slices" in summary
+    good = replace(engines, tensors=(error(max_relative=2e-6),))
+    summary = verdict(replace(found, levels=(*found.levels[:2], good)), "edge", "now").summary
+    assert "by the engines of their slices at most 2.0e-06 apart (on edge)" in summary
+    assert not is_of_engines(report((error(is_within=False),)))
+
+
+def test_engines_are_compared_on_a_node_that_has_them_and_onnx_runtime() -> None:
+    def node(name: str, *backends: str, score: float = 1.0, status: Any = "ready") -> FleetNode:
+        profile = NodeProfile(
+            node_id=NodeId(name), session=1, name=name, device_type="x86_64-cpu", cpu_model="",
+            cpu_isa=(), cpu_cores=1, memory_mib=1, backends=backends,
+        )  # fmt: skip
+        return FleetNode(profile=profile, health=NodeHealth(), status=status, health_score=score)
+
+    both = ("onnxruntime", "openvino")
+    fleet = [
+        node("plain", "onnxruntime"),
+        node("only", "openvino"),
+        node("weak", *both, score=0.5),
+        node("good", *both),
+        node("lost", *both, score=2.0, status="lost"),
+    ]
+    assert able_node(fleet, ("openvino",), None) == "good"
+    assert able_node(fleet, ("openvino",), NodeId("weak")) == "weak"
+    assert able_node(fleet, ("openvino",), NodeId("plain")) is None
+    assert able_node(fleet, ("ncnn",), None) is None
+    assert able_node(fleet, (), None) is None
+    asked = ProbeOrder(kind="verify", parts=(ProbePart(), ProbePart(index=0, backend="openvino")))
+    assert with_engines({"threads": "1"}, asked) == {"threads": "1", "engines": "openvino"}
+    plain = on_engines(asked, ())
+    assert with_engines({"threads": "1"}, plain) == {"threads": "1"}
+    assert on_engines(asked, ("openvino",)) == asked
 
 
 def test_what_random_slices_reach_is_not_compared() -> None:

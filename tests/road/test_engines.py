@@ -55,6 +55,20 @@ def test_two_engines_make_one_answer(unlike: Network) -> None:
     assert "CPU: " in shown
 
 
+def test_a_node_with_both_engines_holds_one_to_the_other_before_a_model_serves(
+    network: Network,
+) -> None:
+    network.start_gateway()
+    network.start_node("both", backends=("onnxruntime", "openvino"))
+    network.wait_ready("both")
+    wait_for("OpenVINO was asked", lambda: "openvino" in offers(network, "both"))
+    path = small_models.chain(network.folder / "chain.onnx", steps=4)
+    register(network, "checked", path, backend_map={"add.0:add.3": "openvino"})
+    shown = network.din("model", "inspect", "checked").stdout
+    assert "by the engines of their slices at most" in shown
+    assert "(on both)" in shown
+
+
 def test_a_slice_goes_only_to_a_node_that_has_its_engine(unlike: Network) -> None:
     path = small_models.chain(unlike.folder / "chain.onnx", steps=2)
     register(unlike, "whole", path, backend_map={"add.0:add.1": "openvino"})

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnxruntime as ort
 
-from din.backends.contract import Array
+from din.backends.contract import Array, EngineSession
 from din.backends.graph_wire import with_outputs
 from din.backends.onnxruntime_backend import OnnxSession, open_session
 from din.backends.onnxruntime_settings import session_options
 from din.backends.probe_numbers import GUESSES, facts_of, guessed_shapes, made_up
+from din.backends.registry import import_backend
 from din.domain.encoding import SAMPLES_MAX
-from din.domain.probe import ProbeOrder, ProbePart, TensorFacts
+from din.domain.probe import ENGINES_OPTION, ProbeOrder, ProbePart, TensorFacts
 from din.errors import BadTensor, ExecutionFailed
 
 
@@ -30,7 +31,7 @@ class Models:
         self._models = tuple(models)
         self._weights = dict(weights)
         self._options = dict(options)
-        self._running: OnnxSession | None = None
+        self._running: EngineSession | None = None
         self._is_stopped = False
 
     def check(self, parts: Sequence[ProbePart]) -> None:
@@ -63,11 +64,19 @@ class Models:
         model = self.model(part)
         if more_outputs:
             model = with_outputs(model, more_outputs)
-        self._running = open_session(model, settings, self._weights)
+        self._running = session = open_session(model, settings, self._weights)
+        return session
+
+    def open_on(self, part: int, backend: str) -> EngineSession:
+        """A session of one part on another engine, as its slice would run; the one before is
+        closed. Raises BadModel, UsageError, Unavailable, MemoryError."""
+        self.close()
+        options = {name: text for name, text in self._options.items() if name != ENGINES_OPTION}
+        self._running = import_backend(backend).load(self.model(part), options, self._weights)
         return self._running
 
     def run(
-        self, session: OnnxSession, inputs: Mapping[str, Array], wanted: Sequence[str] = ()
+        self, session: EngineSession, inputs: Mapping[str, Array], wanted: Sequence[str] = ()
     ) -> dict[str, Array]:
         """One run; the outputs are valid until the next. Raises BadTensor, ExecutionFailed."""
         if self._is_stopped:

@@ -3,7 +3,8 @@
 Without optimisation the same kernels run in the same order, so every tensor has to be equal bit for
 bit, unless halves (FP16, BF16) cross: the engine keeps those in FP32 inside one session, and what
 is made of them later differs by that rounding, whatever its datatype. At the model's own level
-kernels are fused otherwise at a cut, so tolerances hold (probe_numbers).
+kernels are fused otherwise at a cut, so tolerances hold (probe_numbers). Where slices are to run on
+other engines, they are run on these as well, within the same tolerances.
 """
 
 from __future__ import annotations
@@ -11,11 +12,18 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
-from din.backends.contract import Array
-from din.backends.onnxruntime_backend import OnnxSession
+from din.backends.contract import Array, EngineSession
 from din.backends.probe_models import Models, engine_words
 from din.backends.probe_numbers import FLOATS, Distance, distance, incomparable
-from din.domain.probe import ProbeOrder, ProbePart, TensorError, VerifyLevel, VerifyReport
+from din.domain.probe import (
+    ENGINES,
+    PROBED,
+    ProbeOrder,
+    ProbePart,
+    TensorError,
+    VerifyLevel,
+    VerifyReport,
+)
 from din.errors import BadModel, BadTensor
 
 HALVES: Final = frozenset({"FP16", "BF16"})
@@ -52,6 +60,10 @@ def verify(models: Models, order: ProbeOrder, given: Mapping[str, Array]) -> Ver
         levels.append(
             _compared(models, order, models.optimisation, inputs, whole, names, is_exact=False)
         )
+    if any(part.backend != PROBED for part in order.parts[1:]):
+        if models.optimisation == "off":
+            whole = _whole_at_own_level(models, order, inputs, names)
+        levels.append(_compared(models, order, ENGINES, inputs, whole, names, is_exact=False))
     return VerifyReport(
         inputs=facts, levels=tuple(levels), untested=order.untested, engine=engine_words()
     )
@@ -132,6 +144,14 @@ def _compared(
     return VerifyLevel(optimisation=optimisation, is_exact=is_exact, tensors=tuple(errors))
 
 
+def _opened(models: Models, part: ProbePart, place: int, optimisation: str) -> EngineSession:
+    if optimisation != ENGINES:
+        return models.open(place, optimisation)
+    if part.backend == PROBED:
+        return models.open(place, models.optimisation)
+    return models.open_on(place, part.backend)
+
+
 def _behind_halves(slices: Sequence[ProbePart], dtypes: Mapping[str, str]) -> dict[str, str]:
     """The datatype of halves that crossed on the way to a tensor, the coarser where both did."""
     found: dict[str, str] = {}
@@ -148,7 +168,7 @@ def _is_lost(dtype: str, whole: Array, sliced: Array, found: Distance) -> bool:
 
 
 def _copied(
-    models: Models, session: OnnxSession, inputs: Mapping[str, Array], names: Sequence[str]
+    models: Models, session: EngineSession, inputs: Mapping[str, Array], names: Sequence[str]
 ) -> Tensors:
     """Outputs that outlive their session."""
     dtypes = {spec.name: spec.dtype for spec in session.outputs}
@@ -176,7 +196,8 @@ def _sliced(
             kept.fail(part, f"it lacks {lacking[0]!r}")
             continue
         try:
-            made = _copied(models, models.open(place + 1, optimisation), feeds, part.outputs)
+            session = _opened(models, part, place + 1, optimisation)
+            made = _copied(models, session, feeds, part.outputs)
         except (BadModel, BadTensor) as error:  # the whole can and the slice cannot: a finding
             kept.fail(part, error.message)
             continue

@@ -19,6 +19,8 @@ PROBE: Final = "probe"
 """The backend of such a slice."""
 PROBED: Final = "onnxruntime"
 """The engine that it looks at, which a node must have."""
+ENGINES: Final = "engines"
+"""Level of a comparison."""
 ENGINES_OPTION: Final = "engines"
 """Backend option of a probe: engines that it needs beside PROBED, with commas between."""
 ORDER_TENSOR: Final = "din.order"
@@ -139,6 +141,7 @@ class VerifyLevel(Struct, frozen=True, kw_only=True):
     """All tensors at one optimisation level."""
 
     optimisation: str
+    """`engines` = each slice on the backend that is to run it, against the whole on PROBED."""
     is_exact: bool
     """Whether they had to be equal bit for bit."""
     tensors: tuple[TensorError, ...]

@@ -35,6 +35,13 @@ from din.errors import BadTensor, CannotPlace, DinError, ExecutionFailed, NotFou
 from din.gateway.probing.probes import Probed, ProbeJob, Probes
 from din.gateway.probing.profiles import ProfileBook
 from din.gateway.registration.calibration import NOTHING_GIVEN, Given
+from din.gateway.registration.engines import (
+    able_node,
+    engines_of_slices,
+    not_compared,
+    on_engines,
+    with_engines,
+)
 from din.gateway.registration.record import ModelRecord
 from din.gateway.registration.rewriting import Rewriting
 from din.gateway.registration.verification import (
@@ -234,13 +241,19 @@ class Examiner:
     async def _verify(
         self, subject: Subject, asked: VerifyModel, *, is_quick: bool
     ) -> Verification:
-        if len(subject.slices) < 2:
+        engines = engines_of_slices(subject.slices)
+        if len(subject.slices) < 2 and not engines:
             return Verification(
                 state=WHOLE, summary="the model is one slice: there is nothing to compare"
             )
         given = given_of(asked.inputs, subject.inputs)
         untested = behind_random(subject.slices, subject.edges)
         node_id = self._one_of_each(asked.node)[0].profile.node_id if asked.node else None
+        able = able_node(self._rooms.fleet_nodes(), engines, node_id)
+        if able is not None:
+            node_id = able
+        elif engines and len(subject.slices) < 2:
+            return Verification(state=UNKNOWN, summary=not_compared(engines))
         reports: list[VerifyReport] = []
         node = ""
         with self._rooms.borrowing() as made:
@@ -254,13 +267,18 @@ class Examiner:
                     seed=asked.seed,
                     is_quick=is_quick,
                 )
+                if engines:
+                    order = on_engines(order, engines if able is not None else ())
                 job = self._job(subject, order, (whole, *window), given)
                 probed = await self._rooms.probes.run(job, node_id, asked.timeout_ms)
                 if not isinstance(probed.report, VerifyReport):
                     raise ExecutionFailed(f"node {probed.node} answered with another report")
                 reports.append(probed.report)
                 node, node_id = probed.node, probed.node_id
-        return verdict(merged(reports), node, self._rooms.wall_clock_iso())
+        found = verdict(merged(reports), node, self._rooms.wall_clock_iso())
+        if engines and able is None:
+            return replace(found, summary=f"{found.summary}; {not_compared(engines)}")
+        return found
 
     # Rewrites.
 
@@ -322,7 +340,7 @@ class Examiner:
             order=order,
             subject=subject.order.model_id,
             artifacts=artifacts,
-            backend_options=subject.order.backend_options,
+            backend_options=with_engines(subject.order.backend_options, order),
             specs=given.specs,
             metas=given.metas,
             chunks=given.chunks,

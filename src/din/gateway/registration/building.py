@@ -16,7 +16,7 @@ from din.domain.encoding import Encoding, RewriteCheck
 from din.domain.model import AdapterSpec, CarveAnswer, CarveRequest, ModelManifest, Partition
 from din.domain.profile import Verification
 from din.domain.views import RegisterModel
-from din.errors import Internal
+from din.errors import BadStrategy, Internal
 from din.gateway.registration.carving import Carving
 from din.gateway.registration.cutting import Choice, Choosing, choice_for, choice_of, wished_nodes
 from din.gateway.registration.encoding import Carve, Encoded
@@ -34,7 +34,7 @@ from din.gateway.registration.record import (
     sources_of,
 )
 from din.gateway.registration.tiles import tiles_of
-from din.gateway.registration.verification import UNKNOWN, Subject, faults_of
+from din.gateway.registration.verification import UNKNOWN, Subject, faults_of, is_of_engines
 from din.placement.partitioning import Chosen
 
 
@@ -148,6 +148,11 @@ class Builder:
         if not subject.order.verify:
             return Verification(state=UNKNOWN, summary="the registration switched verifying off")
         found = await self.look_over(subject)
+        if found.report is not None and is_of_engines(found.report):
+            raise BadStrategy(
+                f"an engine is refused for its slice: {found.summary}",
+                hint="name another backend for it in `backend_map`; --no-verify takes it as it is",
+            )
         if found.report is not None and faults_of(found.report):
             raise Internal(
                 f"this cut is wrong and was not registered: {found.summary}",

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from din.domain.model import ARTIFACTS_MAX, GATEWAY, Edge, Slice
 from din.domain.node import NodeId
 from din.domain.probe import (
+    ENGINES,
     ProbeOrder,
     ProbePart,
     TensorError,
@@ -140,6 +141,7 @@ def part_of(part: Slice) -> ProbePart:
         index=part.index,
         inputs=tuple(each.name for each in part.inputs),
         outputs=tuple(each.name for each in part.outputs),
+        backend=part.backend,
     )
 
 
@@ -174,14 +176,22 @@ def verdict(report: VerifyReport, node: str, checked_at: str) -> Verification:
 
 
 def faults_of(report: VerifyReport) -> tuple[TensorError, ...]:
-    """Tensors that prove a cut wrong: those without optimisation, and not for the rounding of
-    halves. Optimised kernels may be fused otherwise, which changes figures and not the meaning."""
+    """Tensors that prove a cut wrong, or an engine unfit for a slice: those without optimisation,
+    those by the slices' own engines, and not for the rounding of halves. Optimised kernels may be
+    fused otherwise, which changes figures and not the meaning."""
     return tuple(
         each
         for level in report.levels
-        if level.optimisation == "off"
+        if level.optimisation in ("off", ENGINES)
         for each in level.tensors
         if each.is_proof and not each.is_within
+    )
+
+
+def is_of_engines(report: VerifyReport) -> bool:
+    """The cut is right, and what differs is what the engines of the slices make of it."""
+    return bool(faults_of(report)) and all(
+        level.is_right for level in report.levels if level.optimisation == "off"
     )
 
 
@@ -194,17 +204,28 @@ def _summary(report: VerifyReport, node: str) -> str:
     if not bad:
         off = report.levels[0]
         how = "equal bit for bit" if off.is_exact else "within their tolerance"
-        own = report.levels[-1]
+        own = [each for each in report.levels if each.optimisation != ENGINES][-1]
         worst = max((each.max_relative or 0.0 for each in own.tensors), default=0.0)
         apart = f"at most {worst:.1e} apart" if worst else "as well"
         last = f", with optimisation {own.optimisation} {apart}" if own is not off else ""
-        return f"{len(off.tensors)} tensors of the slices were {how}{last} (on {node}){skipped}"
+        other = "".join(map(_by_engines, report.levels))
+        told = f"{len(off.tensors)} tensors of the slices were {how}{last}{other}"
+        return f"{told} (on {node}){skipped}"
     shown = "; ".join(_words(level, each) for level, each in bad[:NAMES_SHOWN_MAX])
     more = f"; and {len(bad) - NAMES_SHOWN_MAX} more" if len(bad) > NAMES_SHOWN_MAX else ""
     return f"the slices differ from the whole on {node}: {shown}{more}{skipped}"
 
 
+def _by_engines(level: VerifyLevel) -> str:
+    if level.optimisation != ENGINES:
+        return ""
+    worst = max((each.max_relative or 0.0 for each in level.tensors), default=0.0)
+    return f", by the engines of their slices at most {worst:.1e} apart"
+
+
 def _words(level: VerifyLevel, error: TensorError) -> str:
     what = "output" if error.is_output else f"what crosses after slice {error.after_slice},"
     apart = "" if error.max_absolute is None else f" by up to {error.max_absolute:.3g}"
+    if level.optimisation == ENGINES:
+        return f"{what} {error.name!r}{apart} by the engines of the slices ({error.trouble})"
     return f"{what} {error.name!r}{apart} at optimisation {level.optimisation} ({error.trouble})"
