@@ -12,6 +12,7 @@ from typing import Final
 
 from din.agent.zygote import OnExit, Report, WorkerProcess, Zygote
 from din.backends.registry import BACKENDS
+from din.domain.crash import Death
 from din.domain.probe import PROBE, probed_engines
 from din.domain.support import ONNXRUNTIME
 from din.errors import UsageError
@@ -80,9 +81,9 @@ class Zygotes:
         further = self._further_of(words)
         further.users += 1
 
-        def left(reason: str) -> None:
+        def left(death: Death) -> None:
             self._left(words, further)
-            on_exit(reason)
+            on_exit(death)
 
         try:
             return await further.zygote.fork(order, descriptors, left)
