@@ -12,7 +12,8 @@
     │   ├── Busy                   503   4    DIN-320  every queue that could take it is full
     │   │   └── Limited            429   4    DIN-321  who asks does it too often
     │   ├── ExecutionFailed        502   4    DIN-330  a node or slice failed, retries too
-    │   │   └── WorkerLost         502   4    DIN-331  the process that computed it ended
+    │   │   ├── WorkerLost         502   4    DIN-331  the process that computed it ended
+    │   │   └── SpoiledTensor      502   4    DIN-332  what a slice sent another cannot be read
     │   └── Quarantined            503   4    DIN-340  a slice that ended its workers is kept out
     ├── DeadlineExceeded           504   5    DIN-400  the time given was not enough
     ├── NotFound                   404   6    DIN-500  no such model, node, trace, artifact
@@ -131,6 +132,17 @@ class WorkerLost(ExecutionFailed):
     """The worker that computed a request ended before it answered."""
 
     code = "DIN-331"
+
+
+class SpoiledTensor(ExecutionFailed):
+    """What one slice sent another cannot be read: its node, or the way from there, is to blame."""
+
+    code = "DIN-332"
+
+    def __init__(self, message: str, *, hint: str = "", tensor: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.tensor = tensor
+        """Its name, by which its producer is found."""
 
 
 class Quarantined(Unavailable):

@@ -23,9 +23,10 @@ from execution_play import (
 
 from din.domain.deployment import Epoch, Route
 from din.domain.model import GATEWAY, Edge
+from din.domain.node import NodeId
 from din.domain.request import SliceTiming
 from din.domain.tensor import TensorMeta
-from din.errors import BadTensor, Busy, ExecutionFailed
+from din.errors import BadTensor, Busy, ExecutionFailed, SpoiledTensor
 from din.execution.events import (
     CancelArrived,
     Delivered,
@@ -50,6 +51,7 @@ from din.execution.loaded import way_of
 from din.wire.messages import Accepted, BusyNode, Failed, Progress
 
 JOIN_NODES = (THERE, THERE, HERE)
+ELSEWHERE = NodeId("00000000000000cc")
 
 
 @pytest.fixture
@@ -130,11 +132,47 @@ def test_an_answer_is_never_compressed() -> None:
         TensorMeta("scores", "FP32", (1, 4), 9),
     ],
 )
-def test_an_input_in_as_many_bytes_as_cannot_be_is_refused(player: Player, meta) -> None:
+def test_an_input_in_as_many_bytes_as_cannot_be_is_its_producers_fault(
+    player: Player, meta
+) -> None:
     run = frame(2, tensors=(meta,), producer=1, nodes=JOIN_NODES)
     assert player.offer(run) is None
-    assert only_failure(player).code == BadTensor.code
-    assert not only_failure(player).is_retryable
+    failed = only_failure(player)
+    assert (failed.code, failed.is_retryable) == (SpoiledTensor.code, True)
+    assert (failed.slice_index, failed.node_id) == (1, THERE)
+
+
+def test_what_the_gateway_sends_in_as_many_bytes_as_cannot_be_is_the_callers_fault(
+    player: Player,
+) -> None:
+    for meta in (
+        TensorMeta("photo", "FP32", (1, 4), 17, "zstd"),
+        TensorMeta("photo", "FP32", (1, 4), 9),
+    ):
+        assert player.offer(frame(tensors=(meta,), request_id=meta.nbytes)) is None
+    for failed in player.messages():
+        assert (failed.code, failed.is_retryable) == (BadTensor.code, False)
+        assert (failed.slice_index, failed.node_id) == (0, HERE)
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "blamed"),
+    [("heads", (0, THERE)), ("scores", (1, ELSEWHERE)), ("made up", (2, HERE))],
+)
+def test_an_input_that_cannot_be_read_is_told_of_who_made_it(
+    player: Player, spoiled: str, blamed: tuple[int, str]
+) -> None:
+    nodes = (THERE, ELSEWHERE, HERE)
+    player.arrive(frame(2, tensors=(HEADS,), producer=0, nodes=nodes))
+    player.arrive(frame(2, tensors=(SCORES,), producer=1, nodes=nodes))
+    (order,) = player.running.values()
+    player.running.clear()
+    player.give(RunEnded(order.task, SpoiledTensor("it cannot be read", tensor=spoiled)))
+    failed = only_failure(player)
+    assert (failed.code, failed.is_retryable) == (SpoiledTensor.code, True)
+    assert (failed.slice_index, failed.node_id) == blamed
+    assert not player.slots
+    assert player.core.is_idle
 
 
 def test_an_input_that_came_compressed_takes_the_room_that_it_came_in(player: Player) -> None:

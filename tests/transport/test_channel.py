@@ -10,7 +10,16 @@ import msgspec
 import pytest
 
 from din.domain.tensor import TensorMeta
-from din.errors import BadTensor, Busy, DinError, ExecutionFailed, Internal, TooLarge, WorkerLost
+from din.errors import (
+    BadTensor,
+    Busy,
+    DinError,
+    ExecutionFailed,
+    Internal,
+    SpoiledTensor,
+    TooLarge,
+    WorkerLost,
+)
 from din.system.arena import arena_layout, create_arena
 from din.system.descriptors import control_pair
 from din.transport import channel as channel_module
@@ -244,6 +253,10 @@ def test_a_failed_run_keeps_its_class_its_hint_and_the_worker():
             assert isinstance(failure, BadTensor)
             assert failure.hint == "turn it"
             assert it.channel.is_open
+            await it.say(ComputeFailed(it.ask(), "DIN-332", "it cannot be read", True, "", "x"))
+            spoiled = it.told[1]
+            assert isinstance(spoiled, SpoiledTensor)
+            assert spoiled.tensor == "x"
 
     asyncio.run(story())
 

@@ -65,7 +65,8 @@ def tell(answer):
         told["encode_us"] = answer.encode_us
         ours.send(msgspec.msgpack.encode(Release(answer.ticket)))
     else:
-        told.update(code=answer.code, message=answer.message, retry=answer.is_retryable)
+        told.update(code=answer.code, message=answer.message, retry=answer.is_retryable,
+                    tensor=answer.tensor)
     print(json.dumps(told), flush=True)
 
 from din.wire.worker import Release
@@ -112,20 +113,44 @@ def test_more_comes_compressed_than_would_fit_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("asked", "words", "spoiled"),
     [
-        ("bytes(40)", "input 'x' FP32 [8192] came compressed into 40 bytes that cannot be read"),
-        ("frame + frame", "input 'x' FP32 [8192] came compressed into"),
-        ("bytes(32768)", "input 'x' of shape [8192] FP32 came in 32768 bytes as 'zstd'"),
-        ("b''", "input 'x' of shape [8192] FP32 came in 0 bytes as 'zstd'"),
-        ("frame, shape=(2**31,)", "compressed inputs ('x', 'other') of 17179869184 bytes in all"),
-        ("frame, shape=(8191,)", "announces 32768 bytes, its shape 32764 bytes"),
+        (
+            "bytes(40)",
+            "input 'x' FP32 [8192] came compressed into 40 bytes that cannot be read",
+            "x",
+        ),
+        (
+            "frame, other=b'x' * 99",
+            "input 'other' FP32 [8192] came compressed into 99 bytes that cannot be read",
+            "other",
+        ),
+        ("frame + frame", "input 'x' FP32 [8192] came compressed into", "x"),
+        ("bytes(32768)", "input 'x' of shape [8192] FP32 came in 32768 bytes as 'zstd'", ""),
+        ("b''", "input 'x' of shape [8192] FP32 came in 0 bytes as 'zstd'", ""),
+        (
+            "frame, shape=(2**31,)",
+            "compressed inputs ('x', 'other') of 17179869184 bytes in all",
+            "",
+        ),
+        ("frame, shape=(8191,)", "announces 32768 bytes, its shape 32764 bytes", "x"),
     ],
-    ids=["no frame", "two frames", "as large as the tensor", "nothing", "a bomb", "another shape"],
+    ids=[
+        "no frame",
+        "a second one",
+        "two frames",
+        "as large as the tensor",
+        "nothing",
+        "a bomb",
+        "another shape",
+    ],
 )
-def test_a_bad_frame_fails_its_run_and_the_worker_lives(asked: str, words: str) -> None:
+def test_a_bad_frame_fails_its_run_and_the_worker_lives(
+    asked: str, words: str, spoiled: str
+) -> None:
     refused, fine = told(f"tell(ask({asked}))\ntell(ask(frame, ('y',), ('y',)))\n")
     assert refused["kind"] == "ComputeFailed"
     assert words in refused["message"]
-    assert not refused["retry"]
+    assert refused["tensor"] == spoiled
+    assert refused["retry"] == bool(spoiled)
     assert fine["kind"] == "Computed"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from din.domain.tensor import DTYPE_BYTES, ZSTD, TensorMeta
-from din.errors import BadTensor
+from din.errors import SpoiledTensor
 from din.worker.compression import COMPRESSED_BYTES_MIN, WINDOW_BYTES_MAX, Compressor
 from din.worker.tensors import NUMPY_TYPES
 
@@ -151,7 +151,7 @@ def streamed() -> bytes:
 def test_a_frame_that_is_not_exactly_the_tensor_is_refused_by_name(
     frame: bytes, words: str
 ) -> None:
-    with pytest.raises(BadTensor, match=words) as refused:
+    with pytest.raises(SpoiledTensor, match=words) as refused:
         read(frame)
     assert refused.value.message.startswith("input 't' UINT16 [32768] came compressed into ")
 
@@ -161,7 +161,7 @@ def test_a_frame_that_refers_back_too_far_is_refused() -> None:
     assert frame[4] & 0x20, "one window over all"
     frame[4] &= ~0x20
     frame[5:5] = bytes([(25 - 10) << 3])  # of 32 MiB instead
-    with pytest.raises(BadTensor, match="refers back over 33554432 bytes"):
+    with pytest.raises(SpoiledTensor, match="refers back over 33554432 bytes"):
         read(bytes(frame))
 
 
@@ -199,7 +199,7 @@ def test_flipped_bits_are_noticed_or_change_nothing(data: st.DataObject) -> None
         frame[bit // 8] ^= 1 << bit % 8
     try:
         found = read(bytes(frame))
-    except BadTensor:
+    except SpoiledTensor:
         return
     assert found.tobytes() == PLAIN.tobytes()
 
@@ -207,7 +207,7 @@ def test_flipped_bits_are_noticed_or_change_nothing(data: st.DataObject) -> None
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_behind_a_good_head_are_refused(tail: bytes) -> None:
-    with pytest.raises(BadTensor):
+    with pytest.raises(SpoiledTensor):
         read(FRAME[:8] + tail)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from din.domain.model import GATEWAY
-from din.domain.tensor import RANK_MAX, check_tensor, offsets_of
-from din.errors import BadTensor, DeadlineExceeded, DinError, Unavailable
+from din.domain.tensor import RANK_MAX, TensorMeta, check_tensor, is_sized, offsets_of
+from din.errors import BadTensor, DeadlineExceeded, DinError, SpoiledTensor, Unavailable
 from din.execution.events import SliceKey
 from din.execution.loaded import LoadedSlice
 from din.wire.messages import Run
@@ -52,6 +52,8 @@ def check_tensors(run: Run, loaded: LoadedSlice, symbols: dict[str, int], nbytes
         if meta.name in seen or (run.producer, meta.name) not in awaited:
             raise _unexpected(run, meta.name, awaited)
         seen.add(meta.name)
+        if run.producer != GATEWAY and not is_sized(meta):
+            raise _spoiled(meta)
         if meta.nbytes < 0 or len(meta.shape) > RANK_MAX:
             raise BadTensor(
                 f"input {meta.name!r} has {meta.nbytes} bytes and {len(meta.shape)} dims",
@@ -67,9 +69,29 @@ def check_tensors(run: Run, loaded: LoadedSlice, symbols: dict[str, int], nbytes
         )
 
 
+def culprit(run: Run, error: DinError, blamed: str, loaded: LoadedSlice | None) -> tuple[int, str]:
+    """Slice and node that a failure is told of: for what was spoiled the producer, else the slice
+    of the frame and who is blamed already."""
+    if isinstance(error, SpoiledTensor) and loaded is not None:
+        for producer, tensor in loaded.way(run.route).awaited:
+            if tensor == error.tensor and producer != GATEWAY:
+                return producer, run.route.nodes[producer]
+    return run.slice_index, blamed
+
+
 def is_retryable(error: DinError) -> bool:
     """Whether another node, or the same one later, might answer; see the tree in `din.errors`."""
     return isinstance(error, Unavailable) or error.code == "DIN-900"
+
+
+def _spoiled(meta: TensorMeta) -> SpoiledTensor:
+    how = f", compressed as {meta.compression!r:.40}" if meta.compression else ""
+    return SpoiledTensor(
+        f"tensor {meta.name!r} {meta.dtype:.40} {list(meta.shape[:RANK_MAX])} was sent in "
+        f"{meta.nbytes} bytes{how}, which cannot be",
+        hint="the node that made it may be of another version of DIN, or broken",
+        tensor=meta.name,
+    )
 
 
 def _unexpected(run: Run, name: str, awaited: frozenset[tuple[int, str]]) -> BadTensor:

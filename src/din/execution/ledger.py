@@ -127,7 +127,7 @@ class Ledger:
 
     def tell(self, run: Run, error: DinError, blamed: str, loaded: LoadedSlice | None) -> None:
         """FAILED or BUSY to the gateway that asked."""
-        about = (run.request_id, run.attempt, run.slice_index, blamed)
+        about = (run.request_id, run.attempt, *checks.culprit(run, error, blamed, loaded))
         if isinstance(error, Busy):
             depth = len(loaded.tasks) if loaded is not None else self.queue_length
             wait_ms = depth * loaded.mean_ms / max(len(loaded.workers), 1) if loaded else 0.0

@@ -23,10 +23,10 @@ import msgspec
 
 from din.domain.malformed import MALFORMED
 from din.domain.tensor import TensorMeta
-from din.errors import Busy, DinError, ExecutionFailed, Internal, TooLarge, error_of_code
+from din.errors import Busy, DinError, ExecutionFailed, Internal, TooLarge
 from din.execution.allocator import Allocator, Slot
 from din.system.arena import map_given_arena
-from din.transport.lost import lost, shapes_of
+from din.transport.lost import lost, shapes_of, told_by
 from din.transport.outputs import Range, Sound, check_apart, check_asked, sound_of
 from din.wire.worker import (
     MESSAGE_BYTES_MAX,
@@ -48,7 +48,6 @@ INFLIGHT_MAX: Final = 2
 """Requests in one worker: one runs, one waits in its socket. Deeper queues paid nothing."""
 PENDING_MAX: Final = 64
 """Small messages kept while the socket is full; far more than two requests can cause."""
-MESSAGE_CHARACTERS_MAX: Final = 2000
 RELEASE_DELAY_S: Final = 0.01
 UNSENT_RELEASES_MAX: Final = 8
 SOUND_KEPT_MAX: Final = 64
@@ -266,9 +265,7 @@ class WorkerChannel:
         elif isinstance(message, ComputeFailed):
             asked = self._take(message.ticket)
             if asked is not None:
-                text = message.message[:MESSAGE_CHARACTERS_MAX]
-                hint = message.hint[:MESSAGE_CHARACTERS_MAX]
-                asked.done(error_of_code(message.code, text, hint))
+                asked.done(told_by(message))
         elif self._on_loaded is not None:
             told, self._on_loaded = self._on_loaded, None
             told(message)

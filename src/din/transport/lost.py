@@ -1,15 +1,32 @@
-"""What a feeder makes of a channel's end."""
+"""What a feeder makes of failures that a worker tells, and of a channel's end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from din.errors import Busy, DinError, ExecutionFailed, WorkerLost
-from din.wire.worker import Placed
+from din.errors import (
+    Busy,
+    DinError,
+    ExecutionFailed,
+    SpoiledTensor,
+    WorkerLost,
+    error_of_code,
+)
+from din.wire.worker import ComputeFailed, Placed
 
 TENSORS_NAMED_MAX: Final = 4
 NAME_CHARACTERS_MAX: Final = 128
+MESSAGE_CHARACTERS_MAX: Final = 2000
+
+
+def told_by(message: ComputeFailed) -> DinError:
+    """The failure that a worker tells of one order."""
+    text = message.message[:MESSAGE_CHARACTERS_MAX]
+    error = error_of_code(message.code, text, message.hint[:MESSAGE_CHARACTERS_MAX])
+    if isinstance(error, SpoiledTensor):
+        error.tensor = message.tensor
+    return error
 
 
 def lost(reason: str, *, is_running: bool, is_told: bool) -> DinError:

@@ -63,6 +63,8 @@ class ComputeFailed(WorkerMessage, frozen=True, array_like=True, tag="fail"):
     message: str
     is_retryable: bool
     hint: str = ""
+    tensor: str = ""
+    """The input that another slice spoiled, of SpoiledTensor."""
 
 
 class Release(WorkerMessage, frozen=True, array_like=True, tag="free"):

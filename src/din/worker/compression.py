@@ -14,7 +14,7 @@ import zstandard
 
 from din.backends.contract import Array
 from din.domain.tensor import TensorMeta, nbytes_of
-from din.errors import BadTensor
+from din.errors import SpoiledTensor
 from din.worker.tensors import NUMPY_TYPES
 
 LEVEL: Final = 1
@@ -57,7 +57,7 @@ class Compressor:
         return frame if len(frame) <= array.nbytes * SHARE_MAX else None
 
     def decompress(self, frame: memoryview, meta: TensorMeta) -> Array:
-        """The tensor, which may not be written to. Raises BadTensor for what is not exactly one
+        """The tensor, which may not be written to. Raises SpoiledTensor for what is not exactly one
         whole frame of it, and MemoryError."""
         nbytes = nbytes_of(meta.dtype, meta.shape)
         started_ns = time.perf_counter_ns()
@@ -93,9 +93,10 @@ def _check_memory(error: zstandard.ZstdError) -> None:
         raise MemoryError(str(error)) from error
 
 
-def _unreadable(meta: TensorMeta, why: str) -> BadTensor:
-    return BadTensor(
+def _unreadable(meta: TensorMeta, why: str) -> SpoiledTensor:
+    return SpoiledTensor(
         f"input {meta.name!r} {meta.dtype} {list(meta.shape)} came compressed into {meta.nbytes} "
         f"bytes that cannot be read: {why}",
         hint="the node that made it may be of another version of DIN, or broken",
+        tensor=meta.name,
     )

@@ -24,7 +24,7 @@ from din.domain.tensor import (
     check_tensor,
     nbytes_of,
 )
-from din.errors import BadTensor, Busy, DinError, TooLarge, UsageError
+from din.errors import BadTensor, Busy, DinError, SpoiledTensor, TooLarge, UsageError
 from din.execution.allocator import Allocator, Slot
 from din.wire.worker import (
     MESSAGE_BYTES_MAX,
@@ -99,6 +99,7 @@ class Feed:
                 error.message[:MESSAGE_CHARACTERS_MAX],
                 not isinstance(error, UsageError),
                 error.hint[:MESSAGE_CHARACTERS_MAX],
+                error.tensor if isinstance(error, SpoiledTensor) else "",
             )
         )
 
