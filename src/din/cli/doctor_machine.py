@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,12 +29,21 @@ def check_memory() -> Check:
 
 
 def check_backends() -> Check:
-    """Engines that are installed; found, not imported."""
-    found = [name for name in ("onnxruntime", "openvino", "ncnn") if importlib.util.find_spec(name)]
+    """Engines that are installed, each asked in a process of its own: it may end that."""
+    import asyncio
+
+    from din.backends.asking import ask_engines
+
+    found = list(asyncio.run(ask_engines()).values())
+    broken = [each for each in found if not each.is_usable]
     if not found:
         seen = "no inference engine is installed"
         return Check("backends", "fail", seen, "pip install onnxruntime")
-    return Check("backends", "ok", ", ".join(found))
+    seen = "; ".join(map(str, found))
+    if broken:
+        state = "fail" if len(broken) == len(found) else "warn"
+        return Check("backends", state, seen, f"python -m din.backends {broken[0].backend}")
+    return Check("backends", "ok", seen)
 
 
 def check_sandbox() -> Check:

@@ -54,7 +54,7 @@ class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
     ] = {}
     backend_options: Annotated[
         dict[str, str | int | float | bool],
-        Meta(description="optimisation = off, basic, extended or all; threads."),
+        Meta(description="threads, profile and what docs/backends.md names, for its engines."),
     ] = {}
     before: Annotated[
         dict[str, Any] | str | None,

@@ -64,7 +64,7 @@ UNPLACED_S: Final = 5.0
     "options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="optimisation=off, basic, extended or all; threads=N. Repeatable.",
+    help="threads=N, profile=low-memory, ...: see docs/backends.md. Repeatable.",
 )
 @click.option(
     "--encrypt/--no-encrypt",
