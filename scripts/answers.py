@@ -21,6 +21,7 @@ from msgspec import inspect as types
 
 from din.api.trust import TokenList
 from din.domain.audit import AuditCheck, AuditList
+from din.domain.heat import HeatView
 from din.domain.keys import KeyList
 from din.domain.profile import ProfileView, VerifyView
 from din.domain.request import Trace
@@ -41,6 +42,7 @@ ANSWERS: Final[dict[str, type[msgspec.Struct]]] = {
     "GET /api/v1/gateway": GatewayView,
     "GET /api/v1/nodes": NodeList,
     "GET /api/v1/nodes/{node}": NodeView,
+    "GET /api/v1/nodes/{node}/heat": HeatView,
     "GET /api/v1/models": ModelList,
     "GET /api/v1/models/{model}": ModelView,
     "GET /api/v1/models/{model}/cuts": CutsView,

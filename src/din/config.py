@@ -28,6 +28,7 @@ Cores = Annotated[float, Meta(gt=0, le=4096)]
 Count = Annotated[int, Meta(ge=0, le=4096)]
 Mebibytes = Annotated[int, Meta(ge=0, le=2**24)]
 LimitC = Annotated[float, Meta(ge=40, le=110)]
+Rate = Annotated[int, Meta(ge=1, le=2**30)]
 Pattern = Annotated[str, Meta(min_length=1, max_length=64)]
 Patterns = Annotated[tuple[Pattern, ...], Meta(max_length=32)]
 NodeName = Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?\Z")]
@@ -244,6 +245,13 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(
             description="where the governor begins; null = 5 below where the kernel says that the "
             "hardware slows down, else 75",
+        ),
+    ] = None
+    memory_mib_per_second: Annotated[
+        Rate | None,
+        Meta(
+            description="what this machine's memory can carry, for the heat of its cores; null = "
+            "not known (two channels of DDR4-3200: 48828)"
         ),
     ] = None
     watchdog_device: Annotated[

@@ -10,7 +10,16 @@ from agent_gateway import make_slice
 from din.agent.router import Router
 from din.domain.deployment import Epoch
 from din.domain.model import Artifact
-from din.wire.messages import AnyMessage, Cancel, Prepare, Renew, Revoked, ThrownOut, Unload
+from din.wire.messages import (
+    AnyMessage,
+    AskHeat,
+    Cancel,
+    Prepare,
+    Renew,
+    Revoked,
+    ThrownOut,
+    Unload,
+)
 
 GATEWAY, PEER = "a" * 16, "b" * 16
 EPOCH = Epoch(1, 7)
@@ -23,6 +32,7 @@ ORDERS: tuple[AnyMessage, ...] = (
     Unload(EPOCH),
     Revoked(3),
     ThrownOut((GATEWAY,)),
+    AskHeat(1, 100),
 )
 
 
@@ -47,7 +57,7 @@ def told(sender: str, *orders: AnyMessage) -> tuple[list[str], list[str]]:
     def report(event: str, **facts: Any) -> None:
         refused.append((event, facts["peer"], facts["kind"]))
 
-    router: Any = Router(part, part, part, part, part, report)
+    router: Any = Router(part, part, part, part, part, part.heat, report)
     for order in orders:
         router.on_message(link, order, None, ())
     return part.done, refused
@@ -55,7 +65,7 @@ def told(sender: str, *orders: AnyMessage) -> tuple[list[str], list[str]]:
 
 def test_what_the_gateway_orders_is_done() -> None:
     done, refused = told(GATEWAY, *ORDERS)
-    assert done == ["cancel", "prepare", "renew", "unload", "revoked", "throw_out"]
+    assert done == ["cancel", "prepare", "renew", "unload", "revoked", "throw_out", "heat"]
     assert refused == []
 
 

@@ -133,7 +133,9 @@ def test_a_cpuset_that_lost_cores_is_looked_at_again(monkeypatch) -> None:
 
 def senses(tmp_path: Path, log: Log, **settings: object) -> Senses:
     config = NodeConfig(**settings)  # type: ignore[arg-type]
-    return Senses(config, Sensors(SensorSettings(), root=tmp_path), lambda: None, log)
+    return Senses(
+        config, Sensors(SensorSettings(), root=tmp_path), lambda: None, lambda _: True, log
+    )
 
 
 def test_a_watchdog_is_fed_from_start_to_end_and_then_disarmed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from din.domain.enrolment import RevokedView
+from din.domain.heat import CoreHeat, HeatView
 from din.domain.model import ModelManifest
 from din.domain.node import NodeHealth
 from din.domain.plan import Placement, Plan, Rejection
@@ -252,6 +253,14 @@ class FakeControl:
     def list_nodes(self) -> NodeList:
         return NodeList(
             cluster="test", gateway_id="g1", discovery_mode="unicast", items=(self._node(),)
+        )
+
+    async def heat_of_node(self, name_or_id: str, window_ms: int, core_mask: int) -> HeatView:
+        return HeatView(
+            node=self.inspect_node(name_or_id).name,
+            window_ms=window_ms,
+            core_mask=f"{core_mask:#x}",
+            cores=(CoreHeat(core=0, percent=12.5),),
         )
 
     def inspect_node(self, name_or_id: str) -> NodeView:

@@ -26,6 +26,7 @@ FLAT = b'{"model_id": "m", "source_sha256": "00", "partition_points": ["404"]}'
     [
         ("/api/v1/gateway", "din.gateway/1"),
         ("/api/v1/nodes", "din.nodes/1"),
+        ("/api/v1/nodes/edge-1/heat", "din.heat/1"),
         ("/api/v1/models", "din.models/1"),
         ("/api/v1/models/faces", "din.model/1"),
         ("/api/v1/plan?model=faces", "din.plan/1"),
@@ -61,6 +62,23 @@ def test_nodes_register_beat_drain_and_leave(tmp_path):
     assert (lifted.status, world.control.lifted) == (200, ["edge-1"])
     assert left.status == 204
     assert world.control.deregistered == [("edge-1", 7)]
+
+
+def test_heat_is_asked_for_a_window_and_a_mask(tmp_path):
+    answers, _ = asked_in_turn(
+        tmp_path,
+        ("GET", "/api/v1/nodes/edge-1/heat"),
+        ("GET", "/api/v1/nodes/edge-1/heat?window_ms=250&core_mask=0xF"),
+        ("GET", "/api/v1/nodes/edge-1/heat?window_ms=9"),
+        ("GET", "/api/v1/nodes/edge-1/heat?core_mask=7G"),
+        ("GET", "/api/v1/nodes/edge-1/heat?cores=1"),
+    )
+    plain, asked, *bad = (each.json() for each in answers)
+    assert (plain["window_ms"], plain["core_mask"]) == (100, "0x0")
+    assert (asked["window_ms"], asked["core_mask"]) == (250, "0xf")
+    assert [each["error"]["message"].split()[0] for each in bad] == [
+        "window_ms", "core_mask", "unknown",
+    ]  # fmt: skip
 
 
 def test_a_dry_run_of_revoking_throws_nobody_out(tmp_path):

@@ -11,6 +11,7 @@ import yaml
 
 from din.cli.infer import _plain
 from din.cli.trace import compression_lines, tries_of, waterfall
+from din.domain.heat import CoreHeat, HeatView, SensorView
 from din.domain.request import Span
 from din.domain.result import CONTENT_TYPE, result_of_trace
 from din.domain.views import ModelList, PlanView, StuckSlice
@@ -462,3 +463,47 @@ def test_a_trace_is_kept_and_shown_again_without_a_gateway(
         assert said in told.stderr
     fake.routes["GET", path] = plain
     assert "older than this" in run("trace", "show", "last", "--save", kept).stderr
+
+
+HEAT = """\
+CORE  BUSY                   %  MEMORY %  LONGEST RUN US  PATTERN
+cpu0  ##################..  92        81           42000  bandwidth-bound
+cpu1  -                      -         -           42000
+"""
+HEAT_WORDS = """\
+edge-1: 104 ms, 3 runs ended, the longest 2.5 times its slice's mean
+not measured: percent: core 1 came meanwhile
+sensor temperature: /sys/class/thermal/thermal_zone0/temp, 85.0, 120 ms ago, 7200 s without any \
+change
+sensor power: nothing found, 3 failed reads, 9000 ms without an answer
+"""
+
+
+def test_heat_is_drawn_and_what_is_not_measured_says_why(fake: FakeGateway, run: Run) -> None:
+    view = HeatView(
+        node="edge-1",
+        window_ms=104,
+        core_mask="0x3",
+        runs=3,
+        latency_ratio_peak=2.5,
+        cores=(
+            CoreHeat(core=0, percent=92.0, latency_us_peak=42000.0, bandwidth_percent=81.0,
+                     pattern="bandwidth-bound"),
+            CoreHeat(core=1, latency_us_peak=42000.0),
+        ),
+        unknown={"percent": "core 1 came meanwhile"},
+        sensors=(
+            SensorView(name="temperature", source="/sys/class/thermal/thermal_zone0/temp",
+                       value=85.0, age_ms=120, unchanged_ms=7_200_000),
+            SensorView(name="power", failures=3, hangs_ms=9000),
+        ),
+    )  # fmt: skip
+    fake.routes["GET", "/api/v1/nodes/edge-1/heat"] = document(view)
+    told = run("node", "heat", "edge-1", "--core-mask", "0x3")
+    assert fake.seen[-1].path == "/api/v1/nodes/edge-1/heat?window_ms=100&core_mask=0x3"
+    assert told.stdout == HEAT
+    assert told.stderr == HEAT_WORDS
+    told = run("node", "heat", "edge-1", "-o", "json")
+    assert json.loads(told.stdout)["cores"][1]["percent"] is None
+    assert told.stderr == ""
+    assert run("node", "heat", "edge-1", "--core-mask", "cpu0").exit_code == 2

@@ -45,6 +45,7 @@ NEEDS: Final[dict[tuple[str, str], Needs]] = {
     ("GET", "/api/v1/nodes"): NODES_READ,
     ("POST", "/api/v1/nodes"): NODE,
     ("GET", "/api/v1/nodes/{node}"): NODES_READ,
+    ("GET", "/api/v1/nodes/{node}/heat"): NODES_READ,
     ("DELETE", "/api/v1/nodes/{node}"): ("node", "nodes:write"),
     ("POST", "/api/v1/nodes/{node}/drain"): NODES,
     ("POST", "/api/v1/nodes/{node}/labels"): NODES,

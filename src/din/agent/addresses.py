@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from din.agent.profile import LOOPBACK
+from din.config import NodeConfig
 from din.system.network import AddressWatch, bound_addresses, open_address_news, read_news
 from din.wire.registration import ADDRESS_COUNT_MAX
 
@@ -121,3 +122,8 @@ class OwnAddresses:
         shown = (f"[{each}]" if ":" in each else each for each in hosts)
         tcp = (f"tcp:{each}:{self._port}" for each in shown)
         self.current = (f"unix:{self._socket_path}", *tcp)[:ADDRESS_COUNT_MAX]
+
+
+def interface_patterns(config: NodeConfig) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Patterns of interfaces that are allowed, and of those that are denied."""
+    return config.interfaces_allowed, config.interfaces_denied

@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from din.agent.addresses import OwnAddresses
+from din.agent.addresses import OwnAddresses, interface_patterns
 from din.agent.admission import Admission
 from din.agent.engines import Engines
 from din.agent.executor import Executor
@@ -101,7 +101,7 @@ class Agent:
         self._zygote = Zygotes(
             self._loop, lambda text: report("zygote", reason=text), is_insecure=config.insecure
         )
-        self._senses = Senses(config, sensors, lambda: self._zygote.pid, report)
+        self._senses = Senses(config, sensors, lambda: self._zygote.pid, self._tell, report)
         self._offers = Offers(report)
         self._files = files = self._make_files()
         self._unsealer = Unsealer(Path(config.state_dir) / "trust")
@@ -117,9 +117,7 @@ class Agent:
             admission=Admission(read_headroom, profile.memory_mib, config.worker_memory_factor),
             report=report,
         )
-        self._router = Router(
-            self._executor, self._peers, self._offers, self._slices, self._named, report
-        )
+        self._router = self._make_router()
         self._peers.connect(self._router, self._slices.reach_changed)
         self._way_news = WayNews(self._peers.links, self._tell)
         self._server, self._joiner = self._make_server(), self._make_joiner()
@@ -144,6 +142,17 @@ class Agent:
         )
         named.connect(peers.forget, peers.cut)
         return peers
+
+    def _make_router(self) -> Router:
+        return Router(
+            self._executor,
+            self._peers,
+            self._offers,
+            self._slices,
+            self._named,
+            self._senses.heating.ask,
+            self._log.report,
+        )
 
     def _make_server(self) -> LinkServer:
         return LinkServer(
@@ -240,8 +249,6 @@ class Agent:
             on_rejoin=self._on_joined,
             secure_gateways=self._trust.membership.gateways if self._trust is not None else None,
         )
-
-    # What the joiner asks.
 
     def _current_profile(self) -> NodeProfile:
         profile = replace(self._profile, addresses=self._addresses.current)
@@ -340,11 +347,6 @@ class Agent:
         await self._zygote.stop()
         await asyncio.sleep(0)  # closed links tell their handler in the next turn
         self._log.report("stopped")
-
-
-def interface_patterns(config: NodeConfig) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Patterns of interfaces that are allowed, and of those that are denied."""
-    return config.interfaces_allowed, config.interfaces_denied
 
 
 async def serve(config: NodeConfig) -> None:

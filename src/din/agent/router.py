@@ -17,6 +17,7 @@ from din.system.descriptors import close_all
 from din.transport.link import Link
 from din.wire.messages import (
     AnyMessage,
+    AskHeat,
     Cancel,
     Lift,
     Prepare,
@@ -40,6 +41,7 @@ class Router:
         offers: Offers,
         slices: Slices,
         named: Named,
+        heat: Callable[[AskHeat], None],
         report: Report,
     ) -> None:
         self._executor = executor
@@ -47,6 +49,7 @@ class Router:
         self._offers = offers
         self._slices = slices
         self._named = named
+        self._heat = heat
         self._report = report
         self.is_stopping = False
 
@@ -86,6 +89,8 @@ class Router:
         match message:
             case Run():
                 self._take(link, message, body)
+            case AskHeat() if link.peer_id == self._named.gateway_id:
+                self._heat(message)
             case Cancel() | Prepare() | Renew() | Unload() | Revoked() | ThrownOut() | Lift() if (
                 link.peer_id == self._named.gateway_id
             ):

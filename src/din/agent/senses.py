@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from din.agent.cooling import Cooling
+from din.agent.heating import Heating
 from din.agent.sensor_news import SensorNews
 from din.config import NodeConfig
 from din.domain.node import NodeHealth
 from din.system.sensors import Sensors
 from din.system.temperature import is_path
+from din.wire.messages import AnyMessage
 
 if TYPE_CHECKING:
     from din.system.watchdog_device import WatchdogDevice
@@ -28,6 +30,7 @@ class Senses:
         config: NodeConfig,
         sensors: Sensors,
         zygote_pid: Callable[[], int | None],
+        tell: Callable[[AnyMessage], bool],
         report: Report,
     ) -> None:
         self._config = config
@@ -41,6 +44,9 @@ class Senses:
             limit_c=config.temp_limit_c,
             is_governed=config.thermal_governor,
             alive=self._alive,
+        )
+        self.heating = Heating(
+            tell, sensors.accelerator, sensors.views, config.memory_mib_per_second
         )
         self._watchdog: WatchdogDevice | None = None
 
@@ -62,6 +68,7 @@ class Senses:
     def close(self) -> None:
         """Govern no more, and disarm the watchdog."""
         self._cooling.close()
+        self.heating.close()
         if self._watchdog is not None:
             self._watchdog.close()
             self._watchdog = None

@@ -86,25 +86,17 @@ def _examine_entries(
     ]
 
 
-def _entries(
-    control: ControlService, inference: InferenceService, limits: FrontLimits
-) -> list[Entry]:
-    ours = ControlRoutes(control, inference, limits)
-    files = ArtifactRoutes(control)
-    about = MetadataRoutes(inference)
+def _node_entries(ours: ControlRoutes) -> list[Entry]:
     return [
-        ("GET", "/metrics", ours.metrics, "Prometheus text"),
-        ("GET", "/v2", about.server, "what the server is"),
-        ("GET", "/v2/health/live", about.live, "is it alive"),
-        ("GET", "/v2/health/ready", about.ready, "is every model ready"),
-        ("GET", "/v2/models/{model}", about.model, "signature of a model"),
-        ("GET", "/v2/models/{model}/ready", about.model_ready, "is the model ready"),
-        ("GET", "/v2/models/{model}/versions/{version}", about.model, "of one version"),
-        ("GET", "/v2/models/{model}/versions/{version}/ready", about.model_ready, "one version"),
-        ("GET", "/api/v1/gateway", ours.gateway, "who this gateway is"),
         ("GET", "/api/v1/nodes", ours.nodes, "all nodes"),
         ("POST", "/api/v1/nodes", ours.register, "a node registers (TLV)"),
         ("GET", "/api/v1/nodes/{node}", ours.node, "one node, by name or id"),
+        (
+            "GET",
+            "/api/v1/nodes/{node}/heat",
+            ours.heat,
+            "its cores; ?window_ms=100&core_mask=0xFF",
+        ),
         ("DELETE", "/api/v1/nodes/{node}", ours.deregister, "a node leaves; ?session=N"),
         ("POST", "/api/v1/nodes/{node}/drain", ours.drain, "empty it; ?force=true, ?dry_run=true"),
         (
@@ -121,6 +113,26 @@ def _entries(
             ours.revoke,
             "throw it out for good; ?dry_run=true",
         ),
+    ]
+
+
+def _entries(
+    control: ControlService, inference: InferenceService, limits: FrontLimits
+) -> list[Entry]:
+    ours = ControlRoutes(control, inference, limits)
+    files = ArtifactRoutes(control)
+    about = MetadataRoutes(inference)
+    return [
+        ("GET", "/metrics", ours.metrics, "Prometheus text"),
+        ("GET", "/v2", about.server, "what the server is"),
+        ("GET", "/v2/health/live", about.live, "is it alive"),
+        ("GET", "/v2/health/ready", about.ready, "is every model ready"),
+        ("GET", "/v2/models/{model}", about.model, "signature of a model"),
+        ("GET", "/v2/models/{model}/ready", about.model_ready, "is the model ready"),
+        ("GET", "/v2/models/{model}/versions/{version}", about.model, "of one version"),
+        ("GET", "/v2/models/{model}/versions/{version}/ready", about.model_ready, "one version"),
+        ("GET", "/api/v1/gateway", ours.gateway, "who this gateway is"),
+        *_node_entries(ours),
         ("GET", "/api/v1/models", ours.models, "all models"),
         ("POST", "/api/v1/models", ours.register_model, "register a model (JSON)"),
         ("GET", "/api/v1/models/{model}", ours.model, "one model; ?version=N"),

@@ -20,6 +20,7 @@ from din.api.post import REQUEST_ID_MAX
 from din.api.results import wants_result
 from din.api.signature import model_id_of, plain_text
 from din.api.tenants import manifest_for
+from din.domain.heat import WINDOW_MS, WINDOW_MS_RANGE, core_mask_of
 from din.domain.result import CONTENT_TYPE, result_of_trace
 from din.domain.views import LabelNode, PlanSlices, PlanView, RegisterModel, TraceList
 from din.errors import Busy, UsageError
@@ -67,6 +68,15 @@ class ControlRoutes:
     async def node(self, request: Request) -> Response:
         """GET /api/v1/nodes/{node}."""
         return json_response(self._control.inspect_node(_node_of(request)))
+
+    async def heat(self, request: Request) -> Response:
+        """GET /api/v1/nodes/{node}/heat?window_ms=100&core_mask=0xFF: answers after the window."""
+        only_query(request, "window_ms", "core_mask")
+        asked = request.query_params.get("window_ms")
+        window_ms = number_of(asked, "window_ms", *WINDOW_MS_RANGE, WINDOW_MS)
+        mask = core_mask_of(request.query_params.get("core_mask"))
+        view = await self._control.heat_of_node(_node_of(request), window_ms, mask)
+        return json_response(view)
 
     async def register(self, request: Request) -> Response:
         """POST /api/v1/nodes: TLV in, TLV out."""

@@ -67,6 +67,7 @@ node = LazyGroup(
         "join": ("din.cli.join:join_node", "Make this machine a node of a cluster, by a token."),
         "revoke": ("din.cli.join:revoke_node", "Throw a node out for good."),
         "inspect": ("din.cli.node:inspect_node", "Everything known of one node."),
+        "heat": ("din.cli.node_heat:node_heat", "How hot the cores of one node run."),
         "watch": ("din.cli.node:watch_nodes", "List nodes again and again."),
         "drain": ("din.cli.node:drain_node", "Move the slices of a node away."),
         "label": ("din.cli.node:label_node", "Give a node labels, such as trust=high."),

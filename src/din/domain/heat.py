@@ -13,6 +13,8 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from din.errors import UsageError
+
 CoreKind = Literal["cpu", "gpu", "npu"]
 HeatPattern = Literal["", "bandwidth-bound", "compute-idle"]
 
@@ -21,6 +23,8 @@ WINDOW_MS_RANGE: Final = (10, 5000)
 CORES_MAX: Final = 1024
 """Cores of one node in one answer."""
 CORE_MASK_MAX: Final = (1 << CORES_MAX) - 1
+CORE_MASK_DIGITS_MAX: Final = CORES_MAX // 4
+"""Hexadecimal."""
 HIGH_PERCENT: Final = 70.0
 LOW_PERCENT: Final = 30.0
 SLOW_RATIO: Final = 2.0
@@ -68,7 +72,7 @@ class HeatView(Struct, frozen=True, kw_only=True):
     window_ms: int
     """As measured."""
     core_mask: str
-    """Which cores were asked for, hexadecimal; bit 0 = core 0."""
+    """Which cores were asked for, hexadecimal with bit 0 = core 0, or `all`."""
     runs: int = 0
     """Runs of slices that ended in the window."""
     latency_ratio_peak: float | None = None
@@ -77,6 +81,21 @@ class HeatView(Struct, frozen=True, kw_only=True):
     unknown: dict[str, str] = {}
     """What was not measured, and why."""
     sensors: tuple[SensorView, ...] = ()
+
+
+def core_mask_of(text: str | None) -> int:
+    """A mask as people write it, `0xFF`; 0 = every core. Raises UsageError."""
+    if text is None:
+        return 0
+    digits = text.lower().removeprefix("0x")
+    is_mask = 0 < len(digits) <= CORE_MASK_DIGITS_MAX and not set(digits) - set("0123456789abcdef")
+    mask = int(digits, 16) if is_mask else 0
+    if not mask:
+        raise UsageError(
+            f"core_mask is {text!r:.40}",
+            hint="hexadecimal with at least one bit, 0x3 = cores 0 and 1; leave it out for all",
+        )
+    return mask
 
 
 def pattern_of(

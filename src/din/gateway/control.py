@@ -13,6 +13,7 @@ import msgspec
 
 from din.access.scopes import sees
 from din.domain.enrolment import RevokedView
+from din.domain.heat import HeatView
 from din.domain.model import ModelManifest
 from din.domain.plan import Plan
 from din.domain.request import Trace
@@ -32,6 +33,7 @@ from din.errors import NotFound
 from din.gateway.core import Gateway
 from din.gateway.draining import Draining
 from din.gateway.ends import lift
+from din.gateway.heating import heat_of
 from din.gateway.planning import plan_now
 from din.gateway.reslicing import cuts_of, slice_again
 from din.gateway.revoking import revoke
@@ -149,6 +151,10 @@ class GatewayService:
     def inspect_node(self, name_or_id: str) -> NodeView:
         """See ControlService."""
         return self._draining.view(self._gateway.fleet.find(name_or_id).profile.node_id)
+
+    async def heat_of_node(self, name_or_id: str, window_ms: int, core_mask: int) -> HeatView:
+        """See ControlService."""
+        return await heat_of(self._gateway, name_or_id, window_ms, core_mask)
 
     async def drain_node(
         self,

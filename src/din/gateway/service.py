@@ -20,6 +20,7 @@ from din.domain.enrolment import (
     RevokedView,
     TokenView,
 )
+from din.domain.heat import HeatView
 from din.domain.keys import CreateKey, KeyCreated, KeyList, KeyView
 from din.domain.model import ModelManifest
 from din.domain.plan import Plan
@@ -137,6 +138,11 @@ class ControlService(Protocol):
 
     def inspect_node(self, name_or_id: str) -> NodeView:
         """One node by name, id or unique id prefix. Raises NotFound or Conflict (ambiguous)."""
+        ...
+
+    async def heat_of_node(self, name_or_id: str, window_ms: int, core_mask: int) -> HeatView:
+        """How hot its cores run in one window from now on; mask 0 = every core. Raises NotFound,
+        Conflict, Busy, Unreachable, DeadlineExceeded."""
         ...
 
     async def drain_node(

@@ -124,6 +124,10 @@ class Sensors:
             if each.source_words or each.failures or each.hangs_ms()
         )
 
+    def accelerator(self) -> AcceleratorSample | None:
+        """The newest sample; None without an accelerator."""
+        return None if self._accelerator is None else self._sample()
+
     def temperature_c(self) -> float | None:
         """The processor's, else the accelerator's, else None."""
         found = self._temperature.value() if self._temperature else None

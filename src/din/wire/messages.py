@@ -14,6 +14,7 @@ from msgspec import Struct
 from din.domain.crash import Death
 from din.domain.deployment import Epoch, Route
 from din.domain.engine import EngineFacts
+from din.domain.heat import CoreKind, SensorView
 from din.domain.model import Edge, Slice
 from din.domain.request import SliceTiming
 from din.domain.tensor import TensorMeta
@@ -286,6 +287,38 @@ class EngineNews(Message, frozen=True, array_like=True, tag="ENGINES"):
     engines: tuple[EngineFacts, ...]
 
 
+class AskHeat(Message, frozen=True, array_like=True, tag="ASK_HEAT"):
+    """Gateway -> agent: measure its cores from now on for so long, then answer with Heat."""
+
+    number: int
+    window_ms: int
+    core_mask: str = ""
+    """Hexadecimal, bit 0 = core 0; empty = every core."""
+
+
+class HeatCore(Struct, frozen=True, array_like=True):
+    """One core over the window; None = not measured."""
+
+    core: int
+    kind: CoreKind
+    percent: float | None
+    bandwidth_percent: float | None
+
+
+class Heat(Message, frozen=True, array_like=True, tag="HEAT"):
+    """Agent -> gateway: answer to AskHeat."""
+
+    number: int
+    window_ms: int = 0
+    """As measured."""
+    cores: tuple[HeatCore, ...] = ()
+    unknown: dict[str, str] = {}
+    """What was not measured, and why."""
+    sensors: tuple[SensorView, ...] = ()
+    reason: str = ""
+    """Why nothing was measured; empty = it was."""
+
+
 class Bye(Message, frozen=True, array_like=True, tag="BYE"):
     """Orderly end: the sender is stopping and wants no blame for closing."""
 
@@ -316,6 +349,8 @@ AnyMessage = (
     | Lift
     | ThrownOut
     | Measured
+    | AskHeat
+    | Heat
     | EngineNews
     | Bye
 )
@@ -323,7 +358,7 @@ AnyMessage = (
 URGENT_KINDS: Final = (
     Ping, Pong, Accepted, Failed, BusyNode, Cancel, Prepared, PrepareFailed, Prepare, Renew,
     Unload, Offer, Revoke, Revoked, WorkerDied, Lift, ThrownOut,
-    Measured, EngineNews, Bye,
+    Measured, AskHeat, Heat, EngineNews, Bye,
 )  # fmt: skip
 """Kinds that travel on the urgent lane; Run and Result do too when their body is small."""
 

@@ -18,6 +18,7 @@ from din.domain.node import NodeId
 from din.errors import Busy, DinError, Unreachable
 from din.flow.seldom import Seldom
 from din.gateway.nodes.engine_book import EngineBook
+from din.gateway.nodes.heat_desk import HeatDesk
 from din.gateway.requests.direct import DirectWorkers
 from din.gateway.requests.relay import Relay
 from din.observability.printable import SAID_CHARACTERS_MAX, one_line
@@ -30,6 +31,7 @@ from din.wire.messages import (
     BusyNode,
     EngineNews,
     Failed,
+    Heat,
     Measured,
     MeasuredWay,
     Offer,
@@ -89,6 +91,7 @@ class NodeLinks:
     def __init__(self, report: Report, *, takes_workers: bool = True) -> None:
         self._takes_workers = takes_workers
         self.engines = EngineBook()
+        self.heat = HeatDesk(self.send)
         self._links: dict[str, Link] = {}
         self._numbers: dict[Link, int] = {}
         self._count = 0
@@ -222,6 +225,8 @@ class NodeLinks:
                 self._who().measured(node_id, message)
             case EngineNews():
                 self.engines.heard(node_id, message)
+            case Heat():
+                self.heat.heard(node_id, message)
             case PrepareFailed():
                 self._who().prepare_failed(node_id, _cut(message))
             case Offer():

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from din.domain.node import FleetNode
 from din.domain.request import SliceTiming
 from din.domain.views import SlicingCacheView
+from din.gateway.telemetry.run_watch import RunWatch
 from din.gateway.telemetry.tallies import CounterFamily, HistogramFamily, TallyCollector
 from din.version import __version__
 
@@ -49,6 +50,8 @@ class GatewayMetrics:
         self.registry = CollectorRegistry(auto_describe=True)
         self._define_requests()
         self._define_events()
+        self.runs = RunWatch()
+        """For the heat of nodes."""
         self._models: set[str] = set()
         self._restarted: set[str] = set()
 
@@ -150,6 +153,8 @@ class GatewayMetrics:
             if len(self._slices.tallies) >= SLICE_SERIES_MAX:
                 key = (model, UNKNOWN, UNKNOWN)
             tally = self._slices.tallies.get(key) or self._slices.add(key)
+        if self.runs.is_open:
+            self.runs.saw(node, duration_s, tally.mean() if key[2] == node else None)
         tally.observe(duration_s)
 
     def forget_node(self, node: str) -> None:

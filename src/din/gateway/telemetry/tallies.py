@@ -29,6 +29,11 @@ class Tally:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
+    def mean(self) -> float | None:
+        """Of all values; None before the first."""
+        number = sum(self._counts)
+        return self._sum / number if number else None
+
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
         """Put it into a family as one series."""
         total = 0.0
