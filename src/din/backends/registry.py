@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, cast
 
 from msgspec import Struct
 
-from din.domain.support import Engine, Lack, Needs, lacks
 from din.errors import UsageError
 from din.system.packages import installed_versions
 
@@ -86,11 +85,6 @@ def import_backend(name: str) -> Backend:
         raise UsageError(
             f"backend {name!r} cannot be loaded on this node: {error}", hint=how_to_get(entry)
         ) from error
-
-
-def supports(name: str, version: str, needs: Needs) -> tuple[Lack, ...]:
-    """What this version of an engine is known not to run of a slice, without importing it."""
-    return tuple(lacks(needs, Engine(name, version)))
 
 
 def how_to_get(entry: BackendEntry) -> str:
