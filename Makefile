@@ -37,6 +37,7 @@ models: venv-test
 
 system:
 	@scripts/system.sh
+	@scripts/mlserver.sh
 
 check: venv-test
 	$(BIN)/ruff format --check $(CODE)

@@ -35,6 +35,18 @@ NodeName = Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?\
 Label = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")]
 
 
+class ForeignSetting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A server behind a node that speaks the Open Inference Protocol."""
+
+    url: Text
+    models: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
+    """Which of its models are offered; empty = all that it lists."""
+    token_file: Text = ""
+    """File with what it wants to see as a bearer token."""
+    token_env: Text = ""
+    """Environment variable of the node with the same."""
+
+
 class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one gateway."""
 
@@ -264,6 +276,13 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     labels: Annotated[
         dict[str, str], Meta(max_length=32, description="free words that slices may ask for")
     ] = {}
+    foreign: Annotated[
+        tuple[ForeignSetting | Text, ...],
+        Meta(
+            max_length=8,
+            description="servers of others, by URL, whose models it brings in (docs/foreign.md)",
+        ),
+    ] = ()
 
 
 class ClientConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

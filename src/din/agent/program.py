@@ -23,6 +23,7 @@ from din.agent.admission import Admission
 from din.agent.engines import Engines
 from din.agent.executor import Executor
 from din.agent.files import SliceFiles
+from din.agent.foreign import foreign_servers
 from din.agent.join import Joined, Joiner
 from din.agent.log import Log
 from din.agent.named import Named
@@ -102,16 +103,16 @@ class Agent:
             self._loop, lambda text: report("zygote", reason=text), is_insecure=config.insecure
         )
         self._senses = Senses(config, sensors, lambda: self._zygote.pid, self._tell, report)
-        self._offers = Offers(report)
-        self._files = files = self._make_files()
+        self._offers, self._files = Offers(report), self._make_files()
         self._unsealer = Unsealer(Path(config.state_dir) / "trust")
         self._slices = Slices(
             zygote=self._zygote,
+            foreign=foreign_servers(config, self._tell, report, self._random),
             executor=self._executor,
             peers=self._peers,
             named=self._named,
             offers=self._offers,
-            files=files,
+            files=self._files,
             unsealer=self._unsealer,
             tell=self._tell,
             admission=Admission(read_headroom, profile.memory_mib, config.worker_memory_factor),

@@ -59,6 +59,7 @@ class Router:
         if link.peer_id == self._named.gateway_id:
             self._report("gateway_linked", gateway_id=link.peer_id, is_local=link.is_local)
             self._offers.gateway_opened(link)
+            self._slices.gateway_opened()
 
     def on_closed(self, link: Link, reason: str, is_orderly: bool) -> None:
         """See LinkHandler."""

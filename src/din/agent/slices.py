@@ -16,9 +16,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from din.agent.admission import Admission
 from din.agent.executor import Executor
 from din.agent.files import SliceFiles
+from din.agent.foreign import ForeignServers
 from din.agent.leasing import LeaseWatch, over_error
 from din.agent.named import Named
 from din.agent.offers import Offers
@@ -27,6 +30,8 @@ from din.agent.pool import WorkerPool, open_paths
 from din.agent.unsealer import NO_FILE, Unsealer
 from din.agent.zygotes import Zygotes
 from din.domain.crash import Death
+from din.domain.foreign import is_foreign
+from din.domain.model import Artifact, Slice
 from din.domain.node import SLICES_HELD_MAX
 from din.errors import Conflict, DeadlineExceeded, DinError, Internal, TooLarge
 from din.execution.events import SliceKey, SliceLoaded, SliceUnloaded
@@ -74,6 +79,7 @@ class Slices:
     def __init__(
         self,
         zygote: Zygotes,
+        foreign: ForeignServers,
         executor: Executor,
         peers: Peers,
         named: Named,
@@ -85,6 +91,7 @@ class Slices:
         report: Report,
     ) -> None:
         self._zygote = zygote
+        self._foreign = foreign
         self._executor = executor
         self._peers = peers
         self._named = named
@@ -134,6 +141,10 @@ class Slices:
             is_told = node_id in held.undialable
             if held.loaded is not None and node_id in held.order.peers and is_told == is_reached:
                 self.prepare(held.order)
+
+    def gateway_opened(self) -> None:
+        """There is a new link to the gateway."""
+        self._foreign.tell_all()
 
     def unload(self, order: Unload) -> None:
         """Drain one slice of a deployment, or all of them, then drop it."""
@@ -189,6 +200,7 @@ class Slices:
         pools = [held.pool for held in self._held.values() if held.pool is not None]
         self._held.clear()
         await asyncio.gather(*(pool.stop() for pool in pools))
+        await self._foreign.stop()
         self._executor.bury_workers("the node stops")
 
     # Loading.
@@ -217,7 +229,10 @@ class Slices:
     async def _load(self, key: SliceKey, held: _Held) -> Loaded:
         order = held.order
         self._admission.claim(key, order)
-        paths = await self._files.use(order.slice.artifacts, order.artifact_url)
+        part, options = order.slice, order.backend_options
+        if is_foreign(part.backend):
+            options = await self._foreign.options(part.backend)
+        paths = await self._files.use(_files_of(part), order.artifact_url)
         pool = WorkerPool(
             self._zygote,
             on_worker_ready=partial(self._on_worker_ready, key),
@@ -228,16 +243,16 @@ class Slices:
         try:
             self._admission.claim(key, order)  # fetching may have taken minutes
             loaded = await pool.start(
-                order.slice,
+                replace(part, artifacts=_files_of(part)),
                 paths,
                 order.workers,
-                order.backend_options,
+                options,
                 wants_direct=True,
                 memory_mib_max=self._admission.limit_mib(order),
             )
         except BaseException:
             held.pool = None
-            self._files.release(order.slice.artifacts)
+            self._files.release(_files_of(part))
             await pool.stop()
             raise
         self._report(
@@ -311,7 +326,7 @@ class Slices:
         await pool.stop()
         self._admission.release(key)
         self._executor.bury_workers("its slice was unloaded")
-        self._files.release(held.order.slice.artifacts)
+        self._files.release(_files_of(held.order.slice))
         self._report("slice_unloaded", slice=held.order.slice.name)
 
     def _forget(self, key: SliceKey) -> None:
@@ -356,3 +371,8 @@ class Slices:
     def lift(self) -> None:
         """Load slices again that were kept out for what they did to their workers."""
         self._report("quarantine_lifted", slices=self._quarantine.lift())
+
+
+def _files_of(part: Slice) -> tuple[Artifact, ...]:
+    """What of a slice is fetched: nothing, where a server has the model."""
+    return () if is_foreign(part.backend) else part.artifacts

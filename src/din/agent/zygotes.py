@@ -13,6 +13,7 @@ from typing import Final
 from din.agent.zygote import OnExit, Report, WorkerProcess, Zygote
 from din.backends.registry import BACKENDS
 from din.domain.crash import Death
+from din.domain.foreign import is_foreign
 from din.domain.probe import PROBE, probed_engines
 from din.domain.support import ONNXRUNTIME
 from din.errors import UsageError
@@ -136,6 +137,8 @@ def words_for(order: Fork) -> tuple[str, ...]:
     UsageError."""
     if order.adapter is not None or order.backend == ONNXRUNTIME:
         return ()
+    if is_foreign(order.backend):
+        return ("--foreign",)
     is_probe = order.backend == PROBE
     engines = probed_engines(order.backend_options) if is_probe else (order.backend,)
     for name in engines:

@@ -23,6 +23,7 @@ from din.errors import BadStrategy, UsageError
 from din.observability.printable import one_line
 
 STRATEGY: Final = "slicing_strategy"
+SOURCES: Final = ("onnx_path", "foreign")
 FINDINGS_MAX: Final = 64
 """Told of one file."""
 ENTRIES_TRIED_MAX: Final = 256
@@ -43,8 +44,11 @@ class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ]
     onnx_path: Annotated[
-        str, Meta(min_length=1, description="The ONNX file, relative to this file.")
-    ]
+        str, Meta(description="The ONNX file, relative to this file; or `foreign` instead.")
+    ] = ""
+    foreign: Annotated[
+        str, Meta(description="The model of a server behind a node: NAME or NAME@NODE.")
+    ] = ""
     slicing_strategy: Annotated[
         Strategy, Meta(description="How it is cut and where its slices may run.")
     ] = Strategy()
@@ -129,8 +133,21 @@ def read_form(document: Document) -> ModelFile | tuple[Finding, ...]:
             told.add(complaint.path)
             value = _mended(value, complaint)
         else:
+            findings += _sources(document)
             return tuple(findings) or file
     return tuple(findings)
+
+
+def _sources(document: Document) -> list[Finding]:
+    """A model comes out of a file, or is a server's: one of the two is named."""
+    content = cast("dict[str, object]", document.value)
+    given = [key for key in SOURCES if content.get(key) not in (None, "")]
+    if len(given) == 1:
+        return []
+    place = document.at((given[-1],)) if given else document.at(())
+    said = "onnx_path and foreign are both given" if given else "key 'onnx_path' is missing"
+    hint = "give the ONNX file, or `foreign` for a model that a server behind a node runs"
+    return [Finding(place, said, hint)]
 
 
 def _unknown_keys(

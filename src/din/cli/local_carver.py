@@ -28,12 +28,22 @@ from din.system.privacy import plain_environment
 CARVE_SECONDS_MAX: Final = 300
 
 
+def _file_of(registration: Registration) -> Path:
+    path = registration.model_path
+    if path is None:
+        raise NotFound(
+            f"model {registration.order.model_id!r} is a server's: there is no file to cut",
+            hint="din model register --config FILE registers it",
+        )
+    if not path.is_file():
+        raise NotFound(f"there is no model file {path}", hint="`onnx_path` is relative to its file")
+    return path
+
+
 def carve_here(registration: Registration) -> CarveAnswer:
     """What the strategy makes of the model file. Raises NotFound without it, the carver's error
     with the place in the strategy's file, DeadlineExceeded after CARVE_SECONDS_MAX."""
-    path = registration.model_path
-    if not path.is_file():
-        raise NotFound(f"there is no model file {path}", hint="`onnx_path` is relative to its file")
+    path = _file_of(registration)
     strategy = registration.order.slicing_strategy
     if strategy.type == "auto":
         # Where DIN cuts, the gateway chooses; what is asked of ranges can be checked here.

@@ -27,7 +27,8 @@ PLACES_SHOWN_MAX: Final = 3
 class Registration(Struct, frozen=True):
     """What to upload, and the order once its hash is known (`source_sha256` is empty here)."""
 
-    model_path: Path
+    model_path: Path | None
+    """None for the model of a server."""
     order: RegisterModel
     document: Document | None = None
     """Where it was written; None without a file."""
@@ -90,7 +91,7 @@ def check_model_file(path: Path) -> Read:
         return Read(findings)
     inputs = file.calibration_inputs
     calibration = _beside(path, inputs) if inputs else None
-    model_path = _beside(path, file.onnx_path)
+    model_path = _beside(path, file.onnx_path) if file.onnx_path else None
     return Read(
         (),
         Registration(model_path, _order(file), document, calibration),
@@ -178,6 +179,7 @@ def _order(file: ModelFile) -> RegisterModel:
         replicas=file.replicas,
         encrypt=file.encrypt,
         verify=file.verify,
+        foreign=file.foreign,
     )
 
 
@@ -202,3 +204,9 @@ def read_model_alone(path: Path, model_id: str | None) -> Registration:
             f"{path} is a configuration, not a model", hint=f"din model register --config {path}"
         )
     return Registration(path, RegisterModel(model_id=model_id or path.stem, source_sha256=""))
+
+
+def read_foreign(text: str, model_id: str | None) -> Registration:
+    """The model of a server behind a node, as NAME or NAME@NODE."""
+    name = text.rpartition("@")[0] or text
+    return Registration(None, RegisterModel(model_id=model_id or name, foreign=text))

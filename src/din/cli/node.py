@@ -24,7 +24,7 @@ from din.cli.display import (
 from din.cli.frame import Command, gateway_option, output_option, say, shout, watch_option
 from din.cli.options import pairs
 from din.client.client import decode_answer
-from din.domain.views import NodeList, NodeView
+from din.domain.views import ForeignServerView, NodeList, NodeView
 from din.errors import CannotPlace
 from din.sandbox.asking import level_words
 
@@ -44,6 +44,15 @@ def _level(view: NodeView) -> str:
     return UNKNOWN if view.sandbox_level is None else str(view.sandbox_level)
 
 
+def servers_in(view: NodeView) -> str:
+    """Servers of others behind a node, with the number of models that each runs."""
+    told = [
+        f"{each.name or each.url} ({len(each.models) if each.is_up else 'down'})"
+        for each in view.foreign
+    ]
+    return ", ".join(told) or UNKNOWN
+
+
 COLUMNS: Final[tuple[Column[NodeView], ...]] = (
     Column("NAME", lambda node: node.name),
     Column("STATUS", standing),
@@ -54,6 +63,7 @@ COLUMNS: Final[tuple[Column[NodeView], ...]] = (
     Column("QUEUE", lambda node: str(node.health.queue_length), is_number=True),
     Column("SLICES", lambda node: str(len(node.slices)), is_number=True),
     Column("BEAT", lambda node: duration(node.heartbeat_age_ms), is_number=True),
+    Column("SERVERS", servers_in, is_wide=True),
     Column("NODE ID", lambda node: node.node_id, is_wide=True),
     Column("HEALTH", lambda node: number(node.health_score, 2), is_wide=True, is_number=True),
     Column(
@@ -104,6 +114,9 @@ def _show_nodes(gateway: str | None, output: str) -> None:
                 say(f"{node.name} is {node.status}: {node.reason}")
             for kept_out in node.quarantined:
                 say(f"{node.name} keeps out {kept_out.slice}: {kept_out.reasons[0]}")
+            for server in node.foreign:
+                if not server.is_up:
+                    say(f"{node.name}: server {server.url} is down: {server.reason}")
             for warning in node.warnings:
                 say(f"{node.name}: {warning}")
 
@@ -193,11 +206,23 @@ def _facts(view: NodeView) -> list[tuple[str, str]]:
         ("utilization_source", health.utilization_source or UNKNOWN),
         ("queue", str(health.queue_length)),
         ("slices", "\n".join(view.slices) or UNKNOWN),
+        *(("oip server", server_words(each)) for each in view.foreign),
         *((f"stuck {each.slice}", "\n".join(each.reasons)) for each in view.stuck),
         *((f"kept out {each.slice}", "\n".join(each.reasons)) for each in view.quarantined),
         ("crashes", crash_lines(view.crashes)),
     ]
     return [*facts, *_profile_facts(view), ("warnings", "\n".join(view.warnings))]
+
+
+def server_words(server: ForeignServerView) -> str:
+    """A server of others and what can be asked of it."""
+    who = " ".join(each for each in (server.name, server.version) if each)
+    state = "up" if server.is_up else f"down ({server.reason})"
+    lines = [f"{server.url}, {who}, {state}" if who else f"{server.url}, {state}"]
+    if server.models:
+        lines.append(f"models: {', '.join(server.models)}")
+    lines += [f"{name}: {reason}" for name, reason in server.unready.items()]
+    return "\n".join(lines)
 
 
 def _measured(text: str, unit: str) -> str:

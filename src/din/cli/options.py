@@ -158,6 +158,13 @@ def node_options(function: Function) -> Function:
             click.option("--memory-mib", type=int, metavar="MIB", help="Memory to offer."),
             click.option("--slice-quota-mib", type=int, help="Disk for slices, MiB; 16384."),
             click.option(
+                "--foreign",
+                multiple=True,
+                metavar="URL",
+                help="A server of others (Triton, OVMS, MLServer) whose models it brings in. "
+                "Repeatable.",
+            ),
+            click.option(
                 "--label",
                 "labels",
                 multiple=True,
@@ -273,6 +280,10 @@ def node_settings(flags: Mapping[str, object]) -> NodeConfig:
         from din.domain.device import parse_device_type
 
         parse_device_type(config.device_type)
+    if config.foreign:
+        from din.agent.foreign_settings import settings_of
+
+        settings_of(config.foreign)
     _check_network(config)
     return config
 

@@ -15,7 +15,7 @@ from din.cli.calibration import read_calibration, upload_calibration
 from din.cli.display import show_document
 from din.cli.frame import Command, gateway_option, output_option, say
 from din.cli.model import cut_lines, show_slices, specs_in
-from din.cli.model_file import Registration, read_model_alone, read_model_file
+from din.cli.model_file import Registration, read_foreign, read_model_alone, read_model_file
 from din.cli.options import pairs
 from din.cli.precision import rewrite_lines
 from din.cli.progress import Progress
@@ -39,6 +39,7 @@ UNPLACED_S: Final = 5.0
         "din model register model.onnx --model-id detector --backend-option optimisation=off",
         "din model register model.onnx --auto --objective throughput",
         "din model register model.onnx --encrypt",
+        "din model register --foreign resnet50@edge-1 --model-id resnet",
         "din model register --config centerface.json --dry-run -o json",
     ),
 )
@@ -49,6 +50,11 @@ UNPLACED_S: Final = 5.0
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Model, slicing strategy and adapters in one file, as above.",
+)
+@click.option(
+    "--foreign",
+    metavar="NAME[@NODE]",
+    help="No file: the model of a server behind a node, as `din node inspect` shows it.",
 )
 @click.option("--model-id", help="Else the one in the file, or the file's name.")
 @click.option(
@@ -100,6 +106,7 @@ UNPLACED_S: Final = 5.0
 def register(
     model: Path | None,
     config: Path | None,
+    foreign: str | None,
     model_id: str | None,
     options: tuple[str, ...],
     encrypt: bool | None,
@@ -113,7 +120,7 @@ def register(
     gateway: str | None,
     output: str,
 ) -> None:
-    """Give DIN the ONNX file MODEL, or the model and its slicing strategy in a --config FILE.
+    """Give DIN the ONNX file MODEL, or its slicing strategy too in a --config FILE, or --foreign.
 
     The file is JSON; comments and trailing commas are allowed:
 
@@ -133,10 +140,7 @@ def register(
         "before": {"name": "image", "max_side": 640}, "after": {"name": "centerface"}
       }
     """
-    if (model is None) == (config is None):
-        raise click.UsageError("give either MODEL or --config FILE")
-    found = _read(model, config, model_id)
-    found = _left_to_din(found, objective, is_auto=is_auto)
+    found = _left_to_din(_read(model, config, foreign, model_id), objective, is_auto=is_auto)
     registration = _adjusted(found, model_id, options, encrypt, verify, dry_run)
     samples = read_calibration(calibration or registration.calibration)
     with ask(gateway) as client:
@@ -149,7 +153,13 @@ def register(
     _show(answer, output, dry_run=dry_run, no_wait=no_wait)
 
 
-def _read(model: Path | None, config: Path | None, model_id: str | None) -> Registration:
+def _read(
+    model: Path | None, config: Path | None, foreign: str | None, model_id: str | None
+) -> Registration:
+    if sum(each is not None for each in (model, config, foreign)) != 1:
+        raise click.UsageError("give either MODEL, --config FILE or --foreign NAME")
+    if foreign is not None:
+        return read_foreign(foreign, model_id)
     if config is not None:
         return read_model_file(config)
     assert model is not None, "one of the two is given"
@@ -195,6 +205,8 @@ def _left_to_din(
 
 def _send(client: Client, registration: Registration, calibration: bytes) -> Answer:
     """`calibration`: samples to go with it, or nothing."""
+    if registration.model_path is None:
+        return client.order_model(registration.order)
     with Progress("uploading") as progress:
         encrypt = registration.order.encrypt
         path = registration.model_path

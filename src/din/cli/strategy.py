@@ -110,7 +110,8 @@ def _checked(file: Path) -> Checked:
     if read.registration is None:
         return _wrong(file, *read.findings)
     warnings = read.warnings
-    if not read.registration.model_path.is_file():
+    path = read.registration.model_path
+    if path is None or not path.is_file():
         return Checked(file=str(file), is_right=True, is_model_checked=False, warnings=warnings)
     try:
         carved = carve_here(read.registration)
@@ -149,7 +150,7 @@ def explain(file: Path, is_local: bool, gateway: str | None, output: str) -> Non
     """
     registration = read_model_file(file)
     if registration.order.slicing_strategy.type == "auto":
-        if not is_local:
+        if not is_local and registration.model_path is not None:
             _explain_choice(registration, gateway, output)
             return
         say("the cuts of type auto are chosen by a gateway: this is only what its ranges ask")
@@ -181,6 +182,7 @@ def explain(file: Path, is_local: bool, gateway: str | None, output: str) -> Non
 
 def _explain_choice(registration: Registration, gateway: str | None, output: str) -> None:
     path, order = registration.model_path, registration.order
+    assert path is not None, "a strategy of type auto goes with a file"
     with ask(gateway) as client, Progress("uploading") as progress:
         sha256 = client.upload(path, progress.sent, encrypt=order.encrypt)
         beside = client.upload_beside(path, progress.sent, encrypt=order.encrypt)

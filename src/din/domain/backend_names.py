@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from difflib import get_close_matches
 from typing import Final
 
+from din.domain.foreign import is_foreign
 from din.domain.strategy import Fault, Strategy
 from din.domain.support import ACCELERATORS, ONNXRUNTIME
 
@@ -29,7 +30,8 @@ def unknown_backends(strategy: Strategy, offered: Collection[str] = ()) -> Itera
     """Where a strategy names a backend that neither DIN knows nor a node offers, with what was
     probably meant; at most UNKNOWN_TOLD_MAX."""
     known = KNOWN_BACKENDS.union(offered)
-    places = [(path, name) for path, name in _named(strategy) if name not in known]
+    named = ((path, name) for path, name in _named(strategy) if not is_foreign(name))
+    places = [(path, name) for path, name in named if name not in known]
     for path, name in places[:UNKNOWN_TOLD_MAX]:
         meant = backend_meant(name, known)
         yield Fault(

@@ -6,6 +6,8 @@ from typing import Final, Literal, NewType, get_args
 
 from msgspec import Struct
 
+from din.domain.foreign import ForeignServer
+
 NodeId = NewType("NodeId", str)
 """Identity made once on the node and kept on its disk: 16 lowercase hex digits."""
 
@@ -103,5 +105,7 @@ class FleetNode(Struct, frozen=True, kw_only=True):
     """Memory promised to slices placed there."""
     slices_held: int = 0
     """Slices placed there, loaded or loading: at most SLICES_HELD_MAX."""
+    foreign: tuple[ForeignServer, ...] = ()
+    """Servers behind it, as it said last."""
     takes_grants: bool = True
     """The gateway can grant it keys of sealed slices: it has a certificate, or is at home."""

@@ -36,6 +36,21 @@ class StuckSlice(Struct, frozen=True, kw_only=True):
     """Why each other node cannot; only in `inspect` and in the answer to `drain`."""
 
 
+class ForeignServerView(Struct, frozen=True, kw_only=True):
+    """A server of others behind a node."""
+
+    url: str
+    name: str
+    version: str
+    is_up: bool
+    reason: str = ""
+    """Why it is not."""
+    models: tuple[str, ...] = ()
+    """That can be asked."""
+    unready: dict[str, str] = {}
+    """Models that cannot, and why."""
+
+
 class NodeView(Struct, frozen=True, kw_only=True):
     """One node."""
 
@@ -61,6 +76,8 @@ class NodeView(Struct, frozen=True, kw_only=True):
     engines: tuple[EngineFacts, ...] = ()
     """Those that it has, usable or not; only in `inspect`."""
     warnings: tuple[str, ...] = ()
+    foreign: tuple[ForeignServerView, ...] = ()
+    """Servers of others behind it."""
     is_draining: bool = False
     """An operator wants it empty, whatever its status is."""
     is_drain_forced: bool = False
@@ -285,7 +302,8 @@ class RegisterModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
 
     model_id: Annotated[str, Meta(max_length=512)]
-    source_sha256: str
+    source_sha256: str = ""
+    """Of the ONNX file; empty with `foreign`."""
     external: Annotated[dict[str, str], Meta(max_length=EXTERNAL_FILES_MAX)] = {}
     """SHA256 of each file beside the model that holds weights, by the location that it gives."""
     slicing_strategy: Strategy = Strategy()
@@ -303,3 +321,5 @@ class RegisterModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Of inputs for calibrating (`domain.calibration`), uploaded as the model; empty = made up."""
     verify: bool = True
     """Compare the slices with the whole on one made-up input before the version is kept."""
+    foreign: Annotated[str, Meta(max_length=256)] = ""
+    """A model that a server behind a node has, instead of a file: `NAME` or `NAME@NODE`."""

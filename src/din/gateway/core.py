@@ -19,8 +19,8 @@ from typing import Any, Protocol
 from din.artifacts.files import ArtifactFolder
 from din.discovery.admission import Terms
 from din.discovery.membership import Membership
+from din.domain.foreign import ForeignServer
 from din.domain.node import NodeId
-from din.errors import CannotPlace, DinError
 from din.flow.timeout import Timeouts
 from din.gateway.deployment.deployer import Deployer
 from din.gateway.deployment.drains import DrainBook
@@ -48,17 +48,26 @@ from din.gateway.requests.direct import DirectWorkers
 from din.gateway.requests.dispatch import Dispatch
 from din.gateway.requests.relay import Relay
 from din.gateway.requests.request_tools import TIMEOUT_LIMITS, RequestTools
+from din.gateway.reslicing import cut_to_fit
 from din.gateway.revoking import strike_out_revoked
 from din.gateway.routes.serving import Serving
 from din.gateway.telemetry.crashes import CrashBook
 from din.gateway.telemetry.metrics import GatewayMetrics
 from din.gateway.telemetry.traces import TraceBook
-from din.gateway.terrain import roomiest_mib, terrain_of
+from din.gateway.terrain import foreign_signature, roomiest_mib, terrain_of
 from din.gateway.trust.vault import Vault, has_aes
 from din.placement.capability import TRUSTED
 from din.placement.policy import Policy
 from din.store.contract import Store
-from din.wire.messages import Measured, Offer, Prepared, PrepareFailed, ThrownOut, WorkerDied
+from din.wire.messages import (
+    Foreign,
+    Measured,
+    Offer,
+    Prepared,
+    PrepareFailed,
+    ThrownOut,
+    WorkerDied,
+)
 
 REQUEST_BITS = 62
 """Of the first request's number: the rest counts up from there in 63 bits."""
@@ -135,7 +144,7 @@ class Gateway:
         self.orders = Orders(
             self.vault, effects.artifacts, self, self._addresses_for, self._artifact_url
         )
-        self.epochs = EpochBook(effects.store, effects.random)
+        self.epochs, self.foreign = EpochBook(effects.store, effects.random), self.orders.foreign
         self.deployer = self._deployer()
         self.profiles = ProfileBook(effects.store)
         self.cutter = CutChooser(
@@ -168,6 +177,7 @@ class Gateway:
         self.models.builder.look_over = self.examiner.look_over
         self.models.builder.encode = encoder_of(self).encode
         self.models.builder.compare = self.examiner.compare
+        self.models.builder.foreign = partial(foreign_signature, self)
         self.deployer.on_ready = self._model_ready
         self.deployer.on_failed = self._model_failed
         self.deployer.on_too_large = self._model_too_large
@@ -291,6 +301,10 @@ class Gateway:
         """Whether sealed slices can be opened there."""
         return self.orders.takes_grants(node_id)
 
+    def foreign_behind(self, node_id: NodeId) -> tuple[ForeignServer, ...]:
+        """Servers of others there."""
+        return self.foreign.servers(node_id)
+
     # orders.Keyholders.
 
     def is_local(self, node_id: NodeId) -> bool:
@@ -347,6 +361,12 @@ class Gateway:
         """What a node knows of its links."""
         self.ways.heard(node_id, message)
 
+    def foreign_heard(self, node_id: NodeId, message: Foreign) -> None:
+        """Which servers stand behind a node, and what they run: slices come and go with them."""
+        if self.foreign.heard(node_id, message):
+            self.fleet.look_at(node_id)
+            self.deployer.node_back(node_id)
+
     def worker_died(self, node_id: NodeId, message: WorkerDied) -> None:
         """A worker ended: counted and told; what ran in it was answered or is run again."""
         note_death(self, node_id, message)
@@ -363,24 +383,10 @@ class Gateway:
         """No node holds the whole: cut it so that those that are here can. False = not now, ask
         again."""
         room_mib = roomiest_mib(self) // record.manifest.workers
-        if not 0 < room_mib < needed_mib:
+        if record.order.foreign or not 0 < room_mib < needed_mib:
             return False
-        self._spawn(self._cut_to_fit(record))
+        self._spawn(cut_to_fit(self, record))
         return True
-
-    async def _cut_to_fit(self, record: ModelRecord) -> None:
-        model_id = record.manifest.model_id
-        try:
-            chosen = await self.cutter.choose(record.order)
-            if chosen is None:
-                raise CannotPlace(f"no node is here to cut model {model_id!r} for")
-            cut = await self.models.cut_to_fit(record, chosen)
-        except DinError as error:
-            self.effects.report("cut refused", model=model_id, reason=error.message)
-            self.deployer.refuse(model_id, error)
-            return
-        slices = len(cut.partition.slices)
-        self.effects.report("cut to fit", model=model_id, slices=slices, why=chosen.choice.reason)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

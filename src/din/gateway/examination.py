@@ -29,6 +29,7 @@ from din.gateway.live_factors import pairs_of
 from din.gateway.probing.examining import Examiner, ExaminerRooms
 from din.gateway.probing.probes import ProbeRooms, Probes
 from din.gateway.registration.encoding import Encoder
+from din.gateway.registration.foreign import check_file
 from din.gateway.registration.models import ModelBook
 from din.gateway.registration.record import ModelRecord
 from din.gateway.registration.trial import EncodingRooms
@@ -116,6 +117,7 @@ class Examination:
     ) -> ProfileView:
         """See ExamineService."""
         record = self._owned(model_id, version, caller)
+        check_file(record.order, "profiled")
         async with self._noted(caller, "model.profile", record):
             return await self._examiner.profile(record, asked)
 

@@ -16,8 +16,9 @@ from din.domain.cuts import CutChoice, CutTable, CutWay
 from din.domain.node import NodeId
 from din.domain.trust import Caller
 from din.domain.views import CutsView, SliceAgainView
-from din.errors import BadStrategy, CannotPlace, Denied
+from din.errors import BadStrategy, CannotPlace, Denied, DinError
 from din.gateway.registration.cutting import wished_nodes
+from din.gateway.registration.foreign import check_file
 from din.gateway.registration.record import ModelRecord
 from din.gateway.terrain import ways_of
 from din.placement.boundaries import boundaries_of
@@ -70,6 +71,22 @@ async def slice_again(gateway: Gateway, model_id: str, caller: Caller) -> SliceA
     return _view(record, chosen.choice, cost, chosen.choice.reason, is_changed=True)
 
 
+async def cut_to_fit(gateway: Gateway, record: ModelRecord) -> None:
+    """Cut a model that no node can hold, and deploy the slices. What stands in the way is told."""
+    model_id = record.manifest.model_id
+    try:
+        chosen = await gateway.cutter.choose(record.order)
+        if chosen is None:
+            raise CannotPlace(f"no node is here to cut model {model_id!r} for")
+        cut = await gateway.models.cut_to_fit(record, chosen)
+    except DinError as error:
+        gateway.effects.report("cut refused", model=model_id, reason=error.message)
+        gateway.deployer.refuse(model_id, error)
+        return
+    slices = len(cut.partition.slices)
+    gateway.effects.report("cut to fit", model=model_id, slices=slices, why=chosen.choice.reason)
+
+
 def _view(
     record: ModelRecord, choice: CutChoice, cost: float | None, reason: str, *, is_changed: bool
 ) -> SliceAgainView:
@@ -88,6 +105,7 @@ async def cuts_of(gateway: Gateway, model_id: str, version: str | None) -> CutsV
     carver."""
     record = gateway.models.record(model_id, version)
     order, manifest = record.order, record.manifest
+    check_file(order, "cut")
     table = await gateway.cutter.table(order)
     terrain = gateway.cutter.terrain(order)
     profiles = await gateway.cutter.profiles(order, table)

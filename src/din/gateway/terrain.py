@@ -7,11 +7,13 @@ from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Final
 
 from din.adapters.catalogue import memory_mib
+from din.domain.foreign import ForeignModel
 from din.domain.node import FleetNode, NodeId, NodeProfile
 from din.domain.views import RegisterModel
 from din.gateway.nodes.dialable import reach_of
 from din.gateway.probing.profiles import device_class
 from din.gateway.registration.cutting import Terrain
+from din.gateway.registration.foreign import name_and_node
 from din.gateway.registration.record import adapter_of
 from din.placement.places import NODES_MAX, Device
 from din.placement.speeds import assumed_gflops, processor_share
@@ -125,3 +127,11 @@ def _same_machine(
             yield from (((HERE, node_id), SAME_MACHINE) for node_id in members)
         if len(members) <= NODES_MAX:
             yield from ((pair, SAME_MACHINE) for pair in permutations(members, 2))
+
+
+def foreign_signature(gateway: Gateway, order: RegisterModel) -> ForeignModel:
+    """Of the model of a server that an order names. Raises NotFound, Conflict."""
+    name, node = name_and_node(order.foreign)
+    members = [gateway.fleet.find(node)] if node else gateway.fleet.members()
+    nodes = [(each.profile.node_id, each.profile.name) for each in members if each.status != "lost"]
+    return gateway.foreign.signature(name, nodes)

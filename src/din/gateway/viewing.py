@@ -8,11 +8,19 @@ from din.discovery.membership import Member
 from din.domain.backend_names import unknown_backends
 from din.domain.cuts import ways_of_choice
 from din.domain.deployment import Replica
+from din.domain.foreign import ForeignServer, usable
 from din.domain.model import Partition, Slice
 from din.domain.node import NodeId
 from din.domain.probe import PROBE
 from din.domain.strategy import dotted
-from din.domain.views import ModelView, NodeView, ReplicaView, SliceView, StuckSlice
+from din.domain.views import (
+    ForeignServerView,
+    ModelView,
+    NodeView,
+    ReplicaView,
+    SliceView,
+    StuckSlice,
+)
 from din.errors import NotFound
 from din.gateway.core import Gateway
 from din.gateway.deployment.holding import Holding
@@ -42,6 +50,7 @@ def node_view(
         profile=profile if is_whole else None,
         engines=gateway.links.engines.of(profile.node_id) if is_whole else (),
         warnings=_warnings_of(gateway, member),
+        foreign=tuple(map(_server_view, gateway.foreign.servers(profile.node_id))),
         is_draining=gateway.drains.is_leaving(profile.node_id),
         is_drain_forced=gateway.drains.is_forced(profile.node_id),
         is_insecure_network=profile.is_insecure_network,
@@ -57,6 +66,18 @@ def _warnings_of(gateway: Gateway, member: Member) -> tuple[str, ...]:
     slowdown = slowdown_words(member.health)
     warnings = gateway.fleet.warnings_of(member.profile.node_id)
     return (*warnings, slowdown) if slowdown else warnings
+
+
+def _server_view(server: ForeignServer) -> ForeignServerView:
+    return ForeignServerView(
+        url=server.url,
+        name=server.name,
+        version=server.version,
+        is_up=not server.reason,
+        reason=server.reason,
+        models=tuple(usable((server,))),
+        unready={each.name: each.reason for each in server.models if each.reason},
+    )
 
 
 def slice_label(holding: Holding, index: int) -> str:
@@ -166,7 +187,7 @@ def model_view(gateway: Gateway, record: ModelRecord) -> ModelView:
         verification=record.verification,
         precision=record.precision,
         rewrite=record.rewrite,
-        is_seal_due=not manifest.is_encrypted and gateway.vault.seals(record.order.encrypt),
+        is_seal_due=not manifest.is_encrypted and gateway.models.builder.seals_order(record.order),
     )
 
 

@@ -1,7 +1,7 @@
 """What a node can, interned: nodes that can the same share one small number.
 
-Backend, device type and labels change only when a node joins, so they are compared once per kind of
-node and not once per node: a table column holds the kind, and a wish is a lookup `fits[kind]`.
+Backend, device type and labels change seldom, so they are compared once per kind of node and not
+once per node: a table column holds the kind, and a wish is a lookup `fits[kind]`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from din.domain.foreign import backends_of
 from din.domain.model import Slice
 from din.domain.node import ZSTD_WORD, FleetNode
 from din.domain.numerics import Numerics
@@ -84,7 +85,7 @@ def capability_of(node: FleetNode) -> Capability:
     profile = node.profile
     return Capability(
         profile.device_type,
-        frozenset(profile.backends),
+        frozenset((*profile.backends, *backends_of(node.foreign))),
         frozenset(profile.labels.items()),
         node.takes_grants,
         engines_of(profile.backends, profile.versions, profile.device_type),

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from din.domain.device import parse_device_type
+from din.domain.foreign import backends_of, is_foreign, model_of, trouble_with
 from din.domain.model import Slice
 from din.domain.node import SLICES_HELD_MAX, ZSTD_WORD
 from din.domain.plan import Rejection
@@ -101,8 +102,11 @@ def _status_words(table: FleetTable, row: int, part: Slice, limit: float) -> Wor
 
 
 def _backend_words(table: FleetTable, row: int, part: Slice, limit: float) -> Words:
-    profile = table.node(row).profile
-    offered = ", ".join(profile.backends) or "none"
+    node = table.node(row)
+    profile = node.profile
+    offered = ", ".join((*profile.backends, *backends_of(node.foreign))) or "none"
+    if is_foreign(part.backend):
+        return Words(offered, part.backend, trouble_with(model_of(part.backend), node.foreign))
     return Words(offered, part.backend, mispairing(part.backend, profile.device_type))
 
 

@@ -46,12 +46,13 @@ class Surroundings(NamedTuple):
     """Why there are none."""
 
 
-def leave_others() -> Surroundings:
-    """First step of a zygote, before its imports; single-threaded, its memory not hidden yet."""
+def leave_others(*, keeps_network: bool = False) -> Surroundings:
+    """First step of a zygote, before its imports; single-threaded, its memory not hidden yet.
+    `keeps_network`: its workers may have to connect."""
     if MACHINE not in ARCHITECTURES:
         return Surroundings(False, f"no filter is known for {MACHINE}")
     try:
-        part_from_others()
+        part_from_others(keeps_network=keeps_network)
     except OSError as error:
         return Surroundings(False, f"no namespaces: {error.strerror or error}")
     return Surroundings(True)
@@ -75,6 +76,7 @@ def confine(
     memory_bytes_max: int = 0,
     wants_folder: bool = False,
     has_threads: bool = True,
+    port: int = 0,
     is_insecure: bool = False,
     makes_code: bool = False,
 ) -> int:
@@ -84,8 +86,9 @@ def confine(
     it starts none. `memory_bytes_max` bounds its own memory, 0 = as much as the machine has.
     `wants_folder`: its engine may have to write a file; where there are namespaces, FOLDER is a
     folder of its own then. `makes_code`: its engine makes machine code of a model, so memory that
-    it wrote may be run. Raises Unavailable where level 1 is not reached and `is_insecure` does not
-    allow that; OSError when a step fails that this kernel knows.
+    it wrote may be run. `port`: it may connect to this one by TCP, and to no other where Landlock
+    knows ports. Raises Unavailable where level 1 is not reached and `is_insecure` does not allow
+    that; OSError when a step fails that this kernel knows.
     """
     wants_folder = wants_folder and found.has_namespaces
     if found.has_namespaces:
@@ -101,7 +104,7 @@ def confine(
     promise_no_privileges()
     has_landlock = bool(landlock_version())
     if has_landlock:
-        give_up_files(FOLDER if wants_folder else "")
+        give_up_files(FOLDER if wants_folder else "", port)
     if MACHINE not in ARCHITECTURES:
         if is_insecure:
             return 0
@@ -110,9 +113,8 @@ def confine(
             hint="start DIN with --insecure only when every model here is your own",
         )
     machine = ARCHITECTURES[MACHINE]
-    rules = worker_rules(
-        os.getpid(), has_folder=wants_folder, has_threads=has_threads, makes_code=makes_code
-    )
+    further = {"has_network": port > 0, "makes_code": makes_code}
+    rules = worker_rules(os.getpid(), has_folder=wants_folder, has_threads=has_threads, **further)
     filter_calls(program(machine.audit, machine.numbers, rules, ABSENT))
     return (3 if has_landlock else 2) if found.has_namespaces else 1
 

@@ -12,11 +12,11 @@ _CAPABILITY_VERSION_3: Final = 0x20080522
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
 """The same on every machine."""
-_LANDLOCK_VERSION, _LANDLOCK_PATH_BENEATH = 1, 1
+_LANDLOCK_VERSION, _LANDLOCK_PATH_BENEATH, _LANDLOCK_NET_PORT = 1, 1, 2
 _O_PATH: Final = 0o10000000
 _ACCESS_FS: Final = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 5: 0xFFFF}
 """Every right over files, by the first version that has it."""
-_ACCESS_NET, _ACCESS_NET_FROM = 0x3, 4
+_ACCESS_NET, _ACCESS_CONNECT, _ACCESS_NET_FROM = 0x3, 0x2, 4
 _SCOPES, _SCOPES_FROM = 0x3, 6
 """Abstract Unix sockets and signals."""
 
@@ -31,6 +31,10 @@ class _Ruleset(ctypes.Structure):
         ("access_net", ctypes.c_uint64),
         ("scoped", ctypes.c_uint64),
     )
+
+
+class _NetPort(ctypes.Structure):
+    _fields_ = (("access", ctypes.c_uint64), ("port", ctypes.c_uint64))
 
 
 class _PathBeneath(ctypes.Structure):
@@ -56,10 +60,11 @@ def landlock_version() -> int:
     return max(found, 0)
 
 
-def give_up_files(folder: str = "") -> None:
+def give_up_files(folder: str = "", port: int = 0) -> None:
     """No file can be opened, made or removed any more, no port bound or connected to, no abstract
     socket reached, no signal sent outside, as far as this kernel's Landlock goes. A folder may be
-    excepted. Needs `promise_no_privileges`. Raises OSError."""
+    excepted, and a port of TCP to connect to, of whichever host. Needs
+    `promise_no_privileges`. Raises OSError."""
     version = landlock_version()
     if not version:
         raise OSError(f"this kernel has no Landlock: {os.uname().release}")
@@ -75,6 +80,12 @@ def give_up_files(folder: str = "") -> None:
     try:
         if folder:
             _except_folder(ruleset, access, folder)
+        if port and version >= _ACCESS_NET_FROM:
+            rule = _NetPort(_ACCESS_CONNECT, port)
+            done = LIBC.syscall(
+                _LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_NET_PORT, ctypes.byref(rule), 0
+            )
+            checked(done, "landlock_add_rule")
         checked(LIBC.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
     finally:
         os.close(ruleset)

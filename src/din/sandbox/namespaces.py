@@ -25,15 +25,16 @@ FOLDER: Final = "/work"
 """Where `own_folder` puts a folder, in an empty root."""
 
 
-def part_from_others() -> None:
+def part_from_others(*, keeps_network: bool = False) -> None:
     """Enter namespaces of our own for users, files, network, queues and the host's name. Files are
-    still all there, to import from.
+    still all there, to import from. `keeps_network`: the host's stays ours.
 
     To be called before this process hides its memory, while it has one thread. Raises OSError where
     the kernel or its settings do not let this user do so.
     """
     user, group = os.geteuid(), os.getegid()
-    checked(LIBC.unshare(_NEWUSER | _NEWNS | _NEWUTS | _NEWIPC | _NEWNET), "unshare")
+    network = 0 if keeps_network else _NEWNET
+    checked(LIBC.unshare(_NEWUSER | _NEWNS | _NEWUTS | _NEWIPC | network), "unshare")
     # Until its ids are mapped a process is nobody, and may mount nothing.
     Path("/proc/self/setgroups").write_bytes(b"deny")
     Path("/proc/self/uid_map").write_bytes(b"%d %d 1" % (user, user))

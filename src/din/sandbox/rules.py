@@ -42,16 +42,25 @@ _FCNTL: Final = (1, 2, 3, 4, 1030, 1034)
 """F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GET_SEALS."""
 _IOCTL: Final = (0x5421, 0x5450, 0x5451)
 """FIONBIO, FIONCLEX, FIOCLEX."""
+_AF_INET: Final = (2, 10)
+"""AF_INET, AF_INET6."""
+_SOCK_STREAM, _SOCK_KIND = 1, 0xF
 _PRCTL: Final = (3, 15, 16, 0x53564D41)
 """PR_GET_DUMPABLE, PR_SET_NAME, PR_GET_NAME, PR_SET_VMA."""
 
 
 def worker_rules(
-    pid: int, *, has_folder: bool = False, has_threads: bool = True, makes_code: bool = False
+    pid: int,
+    *,
+    has_folder: bool = False,
+    has_threads: bool = True,
+    makes_code: bool = False,
+    has_network: bool = False,
 ) -> Rules:
     """For the process `pid`. `has_folder`: it may open files, where a namespace or Landlock leaves
     it nothing but a folder of its own. `has_threads`: it may start some. `makes_code`: memory that
-    it wrote may be run; files still may not, since none can be mapped so."""
+    it wrote may be run; files still may not, since none can be mapped so. `has_network`: it may
+    connect by TCP; to which port is Landlock's part."""
     free: dict[str, tuple[Argument, ...]] = dict.fromkeys(_FREE, ())
     if has_folder:
         free |= dict.fromkeys((*_WRITING, "newfstatat"), ())
@@ -61,6 +70,9 @@ def worker_rules(
         free["newfstatat"] = (Argument(3, (_AT_EMPTY_PATH,), _AT_EMPTY_PATH),)
     if has_threads:
         free["clone"] = (Argument(0, (_CLONE_THREAD,), _CLONE_THREAD | _CLONE_NEW),)
+    if has_network:
+        free["socket"] = (Argument(0, _AF_INET), Argument(1, (_SOCK_STREAM,), _SOCK_KIND))
+        free["connect"] = ()
     return free | {
         "mmap": (Argument(2, (0,), _PROT_EXEC),),
         "mprotect": () if makes_code else (Argument(2, (0,), _PROT_EXEC),),

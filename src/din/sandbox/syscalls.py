@@ -103,6 +103,8 @@ X86_64: Final = Architecture(
         "getdents64": 217,
         "fsync": 74,
         "ftruncate": 77,
+        "socket": 41,
+        "connect": 42,
     },
 )
 AARCH64: Final = Architecture(
@@ -184,6 +186,8 @@ AARCH64: Final = Architecture(
         "getdents64": 61,
         "fsync": 82,
         "ftruncate": 46,
+        "socket": 198,
+        "connect": 203,
     },
 )
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 from din.domain.crash import Death
 from din.domain.deployment import Epoch, Route
 from din.domain.engine import EngineFacts
+from din.domain.foreign import ForeignServer
 from din.domain.heat import CoreKind, SensorView
 from din.domain.model import Edge, Slice
 from din.domain.request import SliceTiming
@@ -319,6 +320,13 @@ class Heat(Message, frozen=True, array_like=True, tag="HEAT"):
     """Why nothing was measured; empty = it was."""
 
 
+class Foreign(Message, frozen=True, array_like=True, tag="FOREIGN"):
+    """Agent -> gateway: the servers behind this node and what can be asked of them now; it replaces
+    what was said before."""
+
+    servers: tuple[ForeignServer, ...]
+
+
 class Bye(Message, frozen=True, array_like=True, tag="BYE"):
     """Orderly end: the sender is stopping and wants no blame for closing."""
 
@@ -352,13 +360,14 @@ AnyMessage = (
     | AskHeat
     | Heat
     | EngineNews
+    | Foreign
     | Bye
 )
 
 URGENT_KINDS: Final = (
     Ping, Pong, Accepted, Failed, BusyNode, Cancel, Prepared, PrepareFailed, Prepare, Renew,
     Unload, Offer, Revoke, Revoked, WorkerDied, Lift, ThrownOut,
-    Measured, AskHeat, Heat, EngineNews, Bye,
+    Measured, AskHeat, Heat, EngineNews, Foreign, Bye,
 )  # fmt: skip
 """Kinds that travel on the urgent lane; Run and Result do too when their body is small."""
 

@@ -19,13 +19,16 @@ def main() -> int:
         "--engine", action="append", default=[], help="import this engine; else what nodes need"
     )
     parser.add_argument("--probe", action="store_true", help="with --engine: probes as well")
+    parser.add_argument(
+        "--foreign", action="store_true", help="its workers are clients of servers of others"
+    )
     options = parser.parse_args()
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     os.environ["OMP_NUM_THREADS"] = "1"
     from din.worker.zygote import Imports, run_zygote
 
-    imports = Imports(tuple(options.engine), with_probe=options.probe)
+    imports = Imports(tuple(options.engine), with_probe=options.probe, is_foreign=options.foreign)
     return run_zygote(
         options.control_fd, options.parent_pid, is_insecure=options.insecure, imports=imports
     )

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from din.backends.contract import EngineSession, Session
 from din.backends.registry import import_backend
+from din.domain.foreign import is_foreign
 from din.domain.probe import PROBE
 from din.domain.tensor import TensorSpec
 from din.errors import BadModel, TooLarge, Unavailable
@@ -40,6 +41,8 @@ def load(order: Fork, artifacts: Sequence[int]) -> LoadedSession:
         session: Session = load_adapter(order.adapter, order.inputs, order.outputs)
     elif order.backend == PROBE:
         session = load_probed(order, artifacts)
+    elif is_foreign(order.backend):
+        session = load_foreign(order)
     else:
         loaded = load_slice(order.backend, order.artifacts, artifacts, order.backend_options)
         session, engine = loaded, loaded.engine
@@ -73,6 +76,23 @@ def load_slice(
                 hint="register the model again; gateway and node may be of two versions",
             )
         return import_backend(backend).load(read_whole(models[0]), options, weights)
+
+
+def load_foreign(order: Fork) -> Session:
+    """A model of a server behind this node. Raises Unavailable: another server may do."""
+    from din.foreign.session import open_session
+
+    session = open_session(order.backend_options)
+    try:
+        check_signature("input", order.inputs, session.inputs)
+        check_signature("output", order.outputs, session.outputs)
+    except BadModel as error:
+        session.close()
+        raise Unavailable(
+            f"the model at the server is another one now: {error.message}",
+            hint="register it again, or load the former one at the server",
+        ) from None
+    return session
 
 
 def load_probed(order: Fork, descriptors: Sequence[int]) -> Session:

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from din.backends.options import threads_of
+from din.domain.foreign import is_foreign
 from din.domain.probe import PROBE
 from din.errors import DinError, ExecutionFailed, Internal
 from din.sandbox.enter import TASKS_MAX, confine
@@ -65,6 +66,7 @@ def _confine(order: Fork, place: Place, limit_bytes: int) -> None:
         tasks_max=TASKS_MAX + threads,
         memory_bytes_max=limit_bytes,
         wants_folder=wants_folder,
+        port=int(order.backend_options["port"]) if is_foreign(order.backend) else 0,
         is_insecure=place.is_insecure,
         makes_code=place.makes_code,
     )

@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -40,6 +40,15 @@ from din.worker.watchdog import StopReason, Watchdog, monotonic_ms
 EXIT_OWNER_GONE: Final = 0
 
 
+@runtime_checkable
+class Timed(Protocol):
+    """A session that passes on how long a run is waited for."""
+
+    def until(self, deadline_ms: int) -> None:
+        """The next run is wanted by then, of the monotonic clock."""
+        ...
+
+
 class Server:
     """Serves feeds with one session; the first feed is the owner's: when it closes, so do we."""
 
@@ -53,6 +62,7 @@ class Server:
         """`memory_mib_max`: what this process may take beside what it was born with, for words."""
         self._session = session
         self._memory_mib_max = memory_mib_max
+        self._timed = session if isinstance(session, Timed) else None
         self._feeds = list(feeds)
         self._watchdog = watchdog
         self._compressor = Compressor()
@@ -147,6 +157,8 @@ class Server:
             for placed in order.inputs
         }
         targets, offsets = self._targets(feed, order, names, symbols)
+        if self._timed is not None:
+            self._timed.until(deadline_ms)
         started_ns = time.perf_counter_ns()
         with self._watched(feed, order.ticket, deadline_ms):
             results = self._session.run(inputs, names, targets)

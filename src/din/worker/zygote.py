@@ -43,6 +43,8 @@ USUAL: Final = (
     "din.adapters.registry",
 )
 PROBING: Final = ("din.backends.onnxruntime_backend", "din.backends.probe")
+FOREIGN: Final = ("numpy.random", "din.foreign.session", "encodings.idna")
+"""What a client of servers needs: no engine and no adapter."""
 
 
 class Imports(NamedTuple):
@@ -51,10 +53,14 @@ class Imports(NamedTuple):
     engines: tuple[str, ...] = ()
     """Nothing = what every node needs: ONNX Runtime, adapters, probes."""
     with_probe: bool = False
+    is_foreign: bool = False
+    """Its workers are clients of servers of others, and nothing else."""
 
     @property
     def modules(self) -> tuple[str, ...]:
         """What is imported while there are files."""
+        if self.is_foreign:
+            return FOREIGN
         if not self.engines:
             return ("numpy.random", *USUAL, *PROBING)
         engines = tuple(entry_of(name).module for name in self.engines)
@@ -167,7 +173,7 @@ def run_zygote(
     imports: Imports = EVERY_NODE,
 ) -> int:
     """The zygote's main; the exit code."""
-    surroundings = leave_others()
+    surroundings = leave_others(keeps_network=imports.is_foreign)
     die_with_parent(parent_pid)
     hide_memory()
     with socket.socket(fileno=control_descriptor) as control:

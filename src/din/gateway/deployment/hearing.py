@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from din.domain.foreign import ForeignServer
 from din.domain.node import NodeId
 from din.domain.plan import Plan
 from din.gateway.deployment.holding import Known
@@ -47,6 +48,10 @@ class FleetListener(Protocol):
 
     def takes_grants(self, node_id: NodeId) -> bool:
         """Whether sealed slices can be opened there."""
+        ...
+
+    def foreign_behind(self, node_id: NodeId) -> tuple[ForeignServer, ...]:
+        """Servers of others there."""
         ...
 
     def measured_ms(self, slice_id: str, node_id: NodeId) -> float | None:

@@ -12,6 +12,7 @@ from din.domain.model import Slice
 from din.domain.node import NodeId
 from din.domain.support import NOTHING
 from din.errors import CannotPlace
+from din.gateway.deployment.foreign_book import ForeignBook
 from din.gateway.deployment.holding import Holding
 from din.gateway.requests.relay import Sender
 from din.gateway.trust.vault import RENEWALS_PER_LEASE, Vault
@@ -49,6 +50,7 @@ class Orders:
         addresses: Callable[[NodeId, NodeId], tuple[str, ...]],
         artifact_url: Callable[[NodeId], str],
     ) -> None:
+        self.foreign = ForeignBook()
         self._vault = vault
         self._artifacts = artifacts
         self._nodes = nodes
@@ -60,8 +62,11 @@ class Orders:
         return self._nodes.is_local(node_id) or self._nodes.public_key(node_id) is not None
 
     def may_hold(self, holding: Holding, node_id: NodeId) -> bool:
-        """Whether a node may keep what it holds: trust can be taken back."""
-        parts = (holding.partition.slices[index] for index in holding.indexes_on(node_id))
+        """Whether a node may keep what it holds: trust can be taken back, and a server behind it
+        may end."""
+        parts = [holding.partition.slices[index] for index in holding.indexes_on(node_id)]
+        if not self.foreign.may_hold(node_id, parts):
+            return False
         return self._nodes.is_trusted(node_id) or not any(part.is_sensitive for part in parts)
 
     def prepare(self, holding: Holding, index: int, node_id: NodeId) -> Prepare:

@@ -297,16 +297,16 @@ class Fleet:
                     pass
                 case PublishJoined(profile=profile):
                     self._report("node joined", node=profile.name, id=profile.node_id)
-                    self._put(profile.node_id)
+                    self.look_at(profile.node_id)
                 case PublishUpdated(profile=profile):
-                    self._put(profile.node_id)
+                    self.look_at(profile.node_id)
                     self._told().node_moved(profile.node_id)
                 case PublishChanged():
                     self._changed(order)
                 case PublishLost(node_id=node_id, reason=reason):
                     self._report("node lost", node=self.name_of(node_id), reason=reason)
                     self._unusable(node_id, reason, is_final=True)
-                    self._put(node_id)
+                    self.look_at(node_id)
                 case PublishForgotten(node_id=node_id):
                     self._warnings.pop(node_id, None)
                     self._derating.forget(node_id)
@@ -326,7 +326,7 @@ class Fleet:
 
     def _changed(self, order: PublishChanged) -> None:
         node_id = order.node_id
-        self._put(node_id)
+        self.look_at(node_id)
         self._report(
             "node status", node=self.name_of(node_id), status=order.status, reason=order.reason
         )
@@ -349,7 +349,8 @@ class Fleet:
         if was_routable or is_final:
             self._told().node_unusable(node_id, reason, is_final=is_final)
 
-    def _put(self, node_id: NodeId) -> None:
+    def look_at(self, node_id: NodeId) -> None:
+        """Something about a node is new: the planner learns it."""
         member = self._membership.member(node_id)
         if member is not None:
             self._samples.put(self._fleet_node(member))
@@ -370,6 +371,7 @@ class Fleet:
             seen_ms=member.seen_ms,
             memory_mib_reserved=self._told().promised_mib(node_id),
             slices_held=self._told().slices_held(node_id),
+            foreign=self._told().foreign_behind(node_id),
             takes_grants=self._told().takes_grants(node_id),
         )
 

@@ -31,6 +31,7 @@ from din.wire.messages import (
     BusyNode,
     EngineNews,
     Failed,
+    Foreign,
     Heat,
     Measured,
     MeasuredWay,
@@ -82,6 +83,10 @@ class LinkEvents(Protocol):
 
     def measured(self, node_id: NodeId, message: Measured) -> None:
         """What a node knows of its links."""
+        ...
+
+    def foreign_heard(self, node_id: NodeId, message: Foreign) -> None:
+        """Which servers stand behind a node."""
         ...
 
 
@@ -227,6 +232,8 @@ class NodeLinks:
                 self.engines.heard(node_id, message)
             case Heat():
                 self.heat.heard(node_id, message)
+            case Foreign():
+                self._who().foreign_heard(node_id, message)
             case PrepareFailed():
                 self._who().prepare_failed(node_id, _cut(message))
             case Offer():

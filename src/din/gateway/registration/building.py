@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from din.artifacts.files import ArtifactFolder
 from din.domain.encoding import Encoding, RewriteCheck
+from din.domain.foreign import ForeignModel
 from din.domain.model import AdapterSpec, CarveAnswer, CarveRequest, ModelManifest, Partition
 from din.domain.profile import Verification
 from din.domain.views import RegisterModel
@@ -20,6 +21,7 @@ from din.errors import BadStrategy, Internal
 from din.gateway.registration.carving import Carving
 from din.gateway.registration.cutting import Choice, Choosing, choice_for, choice_of, wished_nodes
 from din.gateway.registration.encoding import Carve, Encoded
+from din.gateway.registration.foreign import carved_foreign
 from din.gateway.registration.partition import (
     build_partition,
     check_options,
@@ -84,6 +86,12 @@ class Builder:
         self.look_over: LookOver | None = None
         self.encode: Encode | None = None
         self.compare: Compare | None = None
+        self.foreign: Callable[[RegisterModel], ForeignModel] | None = None
+        """Asks what is known of the model of a server; raises NotFound, Conflict."""
+
+    def seals_order(self, order: RegisterModel) -> bool:
+        """Whether a model is sealed that is registered so: one without a file never is."""
+        return not order.foreign and self.seals(order.encrypt)
 
     async def build(
         self,
@@ -100,7 +108,7 @@ class Builder:
         artifacts that are not needed; `chosen` are cuts chosen already. Raises as
         `ModelBook.register`."""
         adapters = adapter_of(order.before, "before"), adapter_of(order.after, "after")
-        is_encrypted = self.seals(order.encrypt)
+        is_encrypted = self.seals_order(order)
         self._check_sources(order)
         choice = choice_of(chosen) if chosen is not None else await choice_for(order, self._chooser)
         carved = await self.carve(order, choice.assignment, is_encrypted=is_encrypted)
@@ -189,6 +197,9 @@ class Builder:
         encodings: dict[str, Encoding] | None = None,
     ) -> CarveAnswer:
         """Slices as the order and the assignment want them. Raises as the carver."""
+        if order.foreign:
+            assert self.foreign is not None, "connected before the first order"
+            return carved_foreign(order, self.foreign(order))
         return await self._carving.carve(
             CarveRequest(
                 model_path="",

@@ -187,7 +187,7 @@ class ModelBook:
             raise TooLarge(full, hint="remove an unused one: din model remove MODEL")
         digest = digest_of(order)
         for record in reversed(known.values()):
-            is_kept = record.manifest.is_encrypted or not self.builder.seals(order.encrypt)
+            is_kept = record.manifest.is_encrypted or not self.builder.seals_order(order)
             if record.order_sha256 == digest and is_kept and self._is_served(record):
                 return record
         version = str(int(newest_of(known)) + 1) if known else "1"

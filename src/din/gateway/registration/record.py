@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from din.adapters.catalogue import check_adapter
 from din.domain.cuts import CutChoice
 from din.domain.encoding import PrecisionCheck, RewriteCheck
+from din.domain.foreign import is_foreign
 from din.domain.malformed import MALFORMED
 from din.domain.model import (
     AdapterSpec,
@@ -26,6 +27,7 @@ from din.domain.strategy import check_strategy
 from din.domain.tensor import TensorSpec
 from din.domain.views import RegisterModel
 from din.errors import BadStrategy, Internal, UsageError
+from din.gateway.registration.foreign import check_foreign
 from din.gateway.registration.partition import adapted_signature
 from din.store.contract import Entry
 
@@ -99,7 +101,8 @@ def artifacts_of(record: ModelRecord) -> set[str]:
 def sources_of(order: RegisterModel) -> set[str]:
     """What was uploaded: the model, the files beside it, and inputs to calibrate on."""
     calibration = {order.calibration_sha256} if order.calibration_sha256 else set[str]()
-    return {order.source_sha256, *order.external.values(), *calibration}
+    own = set[str]() if order.foreign else {order.source_sha256}
+    return {*own, *order.external.values(), *calibration}
 
 
 def newest_of(versions: Mapping[str, ModelRecord]) -> str:
@@ -115,6 +118,12 @@ def key_of(record: ModelRecord) -> str:
 def check_order(order: RegisterModel) -> None:
     """Raises UsageError for workers or replicas out of bounds, BadStrategy."""
     check_strategy(order.slicing_strategy)
+    check_foreign(order)
+    if not (order.source_sha256 or order.foreign):
+        raise UsageError(
+            "neither source_sha256 nor foreign is given",
+            hint="upload an ONNX file and give its SHA256, or name the model of a server",
+        )
     if order.calibration_sha256 and order.slicing_strategy.precision == "exact":
         raise BadStrategy(
             "calibration inputs are given, and slicing_strategy.precision is exact: nothing is "
@@ -161,7 +170,7 @@ def manifest_of(
     return ModelManifest(
         model_id=model_id,
         version=version,
-        source_sha256=order.source_sha256,
+        source_sha256=carved.source_sha256 if order.foreign else order.source_sha256,
         inputs=carved.inputs,
         outputs=carved.outputs,
         adapted_inputs=taken,
@@ -173,7 +182,15 @@ def manifest_of(
 
 
 def notes_of(carved: CarveAnswer) -> tuple[str, ...]:
-    """What people should know of a version: what of it is never read."""
+    """What people should know of a version: what of it servers run, and what is never read."""
+    foreign = (each for each in carved.slices if is_foreign(each.backend))
+    return (
+        *(f"slice {each.name!r} is run by a server, as {each.backend}" for each in foreign),
+        *_unread(carved),
+    )
+
+
+def _unread(carved: CarveAnswer) -> tuple[str, ...]:
     if not carved.unused_inputs:
         return ()
     names = ", ".join(repr(each) for each in carved.unused_inputs)
