@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from din.domain.malformed import MALFORMED
 from din.system.privacy import plain_environment
 
 TIMEOUT_S: Final = 20.0
@@ -47,7 +48,7 @@ def try_sandbox() -> Tried:
             check=True,
         )
         said = msgspec.json.decode(done.stdout, type=_Said)
-    except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
+    except (OSError, subprocess.SubprocessError, *MALFORMED) as error:
         return Tried(None, f"could not be tried: {error}")
     return Tried(said.level, said.reason)
 
