@@ -20,7 +20,7 @@ from din.domain.trust import SCOPES, Caller
 LOCAL = Caller(kind="local", scopes=frozenset({"admin"}))
 STRANGER = Caller(kind="stranger")
 NODE = Caller(kind="node", name="a" * 16)
-OPEN_PATHS = {"/", "/v2/health/live", "/v2/health/ready"}
+OPEN_PATHS = {"/", "/openapi.json", "/v2/health/live", "/v2/health/ready"}
 JOINING_PATHS = {"/api/v1/trust/ca", "/api/v1/trust/join", "/api/v1/trust/renew"}
 """Open, since what they do is decided by a token or by a key that is proven."""
 
@@ -35,7 +35,11 @@ def routes() -> set[tuple[str, str]]:
     entries = _entries(nothing, nothing, FrontLimits()) + _access_entries(nothing)
     entries += _trust_entries(None) + _examine_entries(nothing, nothing, FrontLimits())
     served = {(method, path) for method, path, _, _ in entries}
-    return served | {("GET", "/")} | {("POST", path) for path in _FRONT_PATHS}
+    return (
+        served
+        | {("GET", "/"), ("GET", "/openapi.json")}
+        | {("POST", path) for path in _FRONT_PATHS}
+    )
 
 
 def test_every_route_names_its_scopes_and_every_row_is_a_route() -> None:

@@ -275,8 +275,10 @@ class FakeControl:
         return self.inspect_node(name_or_id)
 
     async def undrain_node(self, name_or_id: str, caller: Caller) -> NodeView:
-        self.drained.remove((name_or_id, False, False))
-        return self.inspect_node(name_or_id)
+        found = self.inspect_node(name_or_id)
+        if (name_or_id, False, False) in self.drained:
+            self.drained.remove((name_or_id, False, False))
+        return found
 
     async def lift_node(self, name_or_id: str, caller: Caller) -> NodeView:
         self.lifted.append(name_or_id)

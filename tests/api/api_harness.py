@@ -127,6 +127,7 @@ def with_server(
     test: Callable[[World], Awaitable[None]],
     limits: FrontLimits | None = None,
     admission: Admission | None = None,
+    seconds_max: float = 60,
 ) -> None:
     """Run `test` against a server; everything is closed afterwards."""
 
@@ -141,7 +142,7 @@ def with_server(
         )
         world.server = await serve(app, world.front, bind("127.0.0.1", 0))
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(seconds_max):
                 await test(world)
         finally:
             for client in world.clients:

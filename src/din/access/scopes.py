@@ -29,6 +29,7 @@ ADMIN: Final[Needs] = ("admin",)
 
 NEEDS: Final[dict[tuple[str, str], Needs]] = {
     ("GET", "/"): OPEN,
+    ("GET", "/openapi.json"): OPEN,
     ("GET", "/metrics"): METRICS,
     ("POST", "/infer"): INFER,
     ("GET", "/v2"): ANY,

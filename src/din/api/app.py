@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from difflib import get_close_matches
 from typing import Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route, Router
@@ -34,9 +35,11 @@ from din.version import __version__
 Handler = Callable[[Request], Awaitable[Response]]
 Entry = tuple[str, str, Handler, str]
 
+_OWN: Final = ("GET", "/openapi.json", "this list as an OpenAPI document")
 _POSTS: Final = (
     ("/infer", "one inference: JSON with base64, or a raw body with ?model=; ?dry-run=true"),
     ("/v2/models/{model}/infer", "Open Inference Protocol v2, with binary tensors"),
+    ("/v2/models/{model}/versions/{version}/infer", "the same of one version"),
     ("/api/v1/heartbeat", "a node's heartbeat"),
 )
 _FRONT_PATHS: Final = (
@@ -163,12 +166,13 @@ def build_app(
     entries = _entries(control, inference, limits) + _trust_entries(trust)
     entries += _examine_entries(examination, inference, limits) if examination is not None else []
     entries += _access_entries(access) if access is not None else []
-    page = _page(entries)
+    page, described = _page(entries), _DescribedOnce(entries)
 
     async def index(_request: Request) -> Response:
         return PlainTextResponse(page)
 
     routes = [Route("/", index, methods=["GET"])]
+    routes += [Route("/openapi.json", described.answer, methods=["GET"])]
     routes += [Route(path, handler, methods=[method]) for method, path, handler, _ in entries]
     routes += [Route(path, _front_only, methods=["POST"]) for path in _FRONT_PATHS]
     _check_table(routes)
@@ -180,6 +184,24 @@ def _check_table(routes: Sequence[Route]) -> None:
         for method in (route.methods or set()) - {"HEAD"}:
             if (method, route.path) not in NEEDS:
                 raise Internal(f"{method} {route.path} names no scope in din.access.scopes")
+
+
+class _DescribedOnce:
+    """GET /openapi.json, made when somebody asks for the first time: most gateways never do."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._routes = [(method, path, note) for method, path, _, note in entries]
+        self._routes += [("POST", path, note) for path, note in _POSTS]
+        self._routes += [("GET", "/", "all routes in words"), _OWN]
+        self._body = b""
+
+    async def answer(self, _request: Request) -> Response:
+        """The document."""
+        if not self._body:
+            from din.api.openapi import openapi_document
+
+            self._body = msgspec.json.encode(openapi_document(self._routes))
+        return Response(self._body, media_type="application/json")
 
 
 async def _front_only(request: Request) -> Response:
@@ -232,5 +254,6 @@ def _wrong_method(scope: Scope, methods: set[str]) -> UsageError:
 def _page(entries: Sequence[Entry]) -> str:
     lines = [(path, method, note) for method, path, _, note in entries]
     lines += [(path, "POST", note) for path, note in _POSTS]
+    lines += [(_OWN[1], _OWN[0], _OWN[2])]
     body = "\n".join(f"  {method:6} {path:45} {note}" for path, method, note in sorted(lines))
     return f"DIN {__version__} gateway\n\n{body}\n"
