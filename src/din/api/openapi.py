@@ -15,6 +15,7 @@ from din.api.seeds import SeedRequest
 from din.api.trust import TokenList
 from din.domain.audit import AuditCheck, AuditList
 from din.domain.enrolment import CreateToken, JoinOrder, NewToken, RenewOrder
+from din.domain.heat import HeatView
 from din.domain.keys import CreateKey, KeyCreated, KeyList, KeyView
 from din.domain.profile import ProfileModel, ProfileView, VerifyModel, VerifyView
 from din.domain.request import Trace
@@ -91,6 +92,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ("GET", "/api/v1/nodes"): _of(NodeList),
     ("POST", "/api/v1/nodes"): Operation(answer={TLV: None}, body={TLV: None}),
     ("GET", "/api/v1/nodes/{node}"): _of(NodeView),
+    ("GET", "/api/v1/nodes/{node}/heat"): _of(HeatView, query=("window_ms", "core_mask")),
     ("DELETE", "/api/v1/nodes/{node}"): Operation(answer={}, query=("session",), statuses=(204,)),
     ("POST", "/api/v1/nodes/{node}/drain"): _of(NodeView, query=("force", "dry_run")),
     ("POST", "/api/v1/nodes/{node}/labels"): _of(NodeView, LabelNode),
