@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.road.conftest import pixels
-from tests.road.processes import Network
+from din.errors import SpoiledTensor
+from tests.road.conftest import pixels, whole_model
+from tests.road.processes import Network, wait_for
 from tests.road.test_cuts import node_traffic_bytes
 from tests.road.test_relay import LEFT, RIGHT, gateway_takes_tcp_only, nodes_take_tcp_only
 from tests.road.test_road import register
@@ -112,3 +113,51 @@ def test_a_producer_that_is_killed_midway_is_left_for_another(
             found = client.infer("kept", {"input.1": x}).outputs
             for output, array in expected.items():
                 assert array.tobytes() == found[output].tobytes(), output
+
+
+def test_a_producer_whose_frames_are_spoiled_is_left_for_another_and_told(
+    network: Network, centerface: Path
+) -> None:
+    start(network)
+    network.wrappers["liar"] = ["env", f"PYTHONPATH={lying(network.folder)}"]
+    network.start_node("liar", labels={"side": LEFT})
+    network.wait_ready("liar")
+    nodes_take_tcp_only(network, "liar")
+    order = {**CUT, "slices": APART, "compression": "zstd", "replicas": 2}
+    view = register(network, centerface, "spoiled", **order)
+    assert view.state == "ready", view.reason
+    x = pixels(SIDE)
+    expected = whole_model(centerface, x, is_optimised=False)
+    failed: list[str] = []
+    with network.client(timeout_ms=60_000) as client:
+        for _ in range(12):
+            found = client.infer("spoiled", {"input.1": x}).outputs
+            for output, array in expected.items():
+                np.testing.assert_allclose(found[output], array, rtol=1e-4, atol=1e-6)
+            attempts = client.trace("last").attempts
+            failed += [each.outcome for each in attempts if each.outcome != "completed"]
+        assert failed, "the liar was never asked"
+        for words in failed:
+            assert "on node liar: input '" in words
+            assert "cannot be read" in words
+        network.kill_node(LEFT)
+        wait_for("the honest one is gone", lambda: network.statuses().get(LEFT) != "ready")
+        with pytest.raises(SpoiledTensor, match="on node liar: input '"):
+            client.infer("spoiled", {"input.1": x})
+
+
+def lying(folder: Path) -> Path:
+    """A folder whose modules make workers that spoil what they compress."""
+    made = folder / "lying"
+    made.mkdir()
+    (made / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if 'din.worker' in sys.orig_argv:\n"
+        "    from din.worker import compression\n"
+        "    honest = compression.Compressor.compress\n"
+        "    def compress(self, *words):\n"
+        "        frame = honest(self, *words)\n"
+        "        return frame and frame[:-9] + bytes([frame[-9] ^ 1]) + frame[-8:]\n"
+        "    compression.Compressor.compress = compress\n"
+    )
+    return made
