@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from din.domain.estimates import needed_mib
 from din.domain.model import ModelManifest, Slice
 from din.domain.node import NodeId, NodeProfile
 from din.domain.tensor import TensorSpec
@@ -76,3 +77,21 @@ def test_what_is_learned_is_bounded() -> None:
     for number in range(MEASURED_MAX + 1):
         book.learn(a_slice(number=number), MANIFEST, a_node(1).node_id, 100)
     assert len(book._measured) == MEASURED_MAX
+
+
+def test_where_what_crosses_is_compressed_its_copies_are_needed_beside_what_was_measured() -> None:
+    mib = 1024 * 1024
+    part = Slice(
+        index=0,
+        slice_id="a" * 64,
+        name="part",
+        inputs=(TensorSpec("x", "UINT8", (2 * mib,)),),
+        outputs=(TensorSpec("y", "UINT8", (4 * mib,)), TensorSpec("z", "UINT8", (8, mib))),
+        memory_mib=50,
+    )
+    packed = replace(part, compression="zstd")
+    assert needed_mib(part, 60) == 60 + 2 * (2 + 4 + 8)
+    assert needed_mib(packed, 60) == needed_mib(part, 60) + 3 + 2 + 4 + 8 + 8
+    assert needed_mib(packed, None) == 50
+    free = replace(packed, inputs=(TensorSpec("x", "UINT8", ("n",)),))
+    assert needed_mib(free, 40) == 50

@@ -6,6 +6,7 @@ import pytest
 from gateway_fakes import part_of
 from msgspec.structs import replace
 
+from din.domain.estimates import compression_mib
 from din.domain.model import GATEWAY, Edge, Partition
 from din.gateway.registration.partition import marked_compressed, marked_private
 
@@ -47,6 +48,9 @@ def test_every_slice_is_compressed_at_its_cuts_and_a_model_without_cuts_is_left_
     assert marked_compressed(partition, "none") is partition
     marked = marked_compressed(partition, "zstd")
     assert {each.compression for each in marked.slices} == {"zstd"}
+    for plain, packed in zip(slices, marked.slices, strict=True):
+        assert packed.memory_mib == plain.memory_mib + compression_mib(plain)
+        assert packed.memory_mib > plain.memory_mib
     assert (marked.edges, marked.adapted_edges) == (RAW, ADAPTED)
     alone = replace(partition, slices=slices[:1])
     assert marked_compressed(alone, "zstd") is alone

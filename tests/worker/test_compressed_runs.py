@@ -43,7 +43,7 @@ threading.Thread(target=server.serve_forever, daemon=True).start()
 decoder = msgspec.msgpack.Decoder(WorkerAnswer)
 numbers = iter(range(1, 100))
 
-def ask(x, compressed=(), wanted=(), shape=None, other=None):
+def ask(x, compressed=(), wanted=(), shape=None, other=None, remaining_ms=5000):
     placed = []
     end = 0
     for name, value in (("x", x), ("other", x if other is None else other)):
@@ -54,7 +54,7 @@ def ask(x, compressed=(), wanted=(), shape=None, other=None):
         placed.append(Placed(meta, end))
         end = -(-(end + len(data)) // 64) * 64
     ours.send(msgspec.msgpack.encode(Compute(
-        next(numbers), tuple(placed), wanted, 5000, 0, (), compressed)))
+        next(numbers), tuple(placed), wanted, remaining_ms, 0, (), compressed)))
     return decoder.decode(ours.recv(65536))
 
 def tell(answer):
@@ -153,4 +153,20 @@ def test_a_bad_frame_fails_its_run_and_the_worker_lives(
     assert words in refused["message"]
     assert refused["tensor"] == spoiled
     assert refused["retry"] == bool(spoiled)
+    assert fine["kind"] == "Computed"
+
+
+def test_nothing_is_compressed_for_who_does_not_wait_any_more() -> None:
+    """The engine does not listen, and the deadline passes while it runs."""
+    late, fine = told(
+        "def slow(inputs, wanted, targets):\n"
+        "    while not dog.reason:\n"
+        "        time.sleep(0.01)\n"
+        "    return {'y': inputs['x'] + inputs['other']}\n"
+        "quick, engine.run = engine.run, slow\n"
+        "tell(ask(frame, ('y',), ('y',), remaining_ms=50))\n"
+        "engine.run = quick\n"
+        "tell(ask(frame, ('y',), ('y',)))\n"
+    )
+    assert (late["kind"], late["code"]) == ("ComputeFailed", "DIN-400")
     assert fine["kind"] == "Computed"

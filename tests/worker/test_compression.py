@@ -11,8 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from din.domain.tensor import DTYPE_BYTES, ZSTD, TensorMeta
-from din.errors import SpoiledTensor
-from din.worker.compression import COMPRESSED_BYTES_MIN, WINDOW_BYTES_MAX, Compressor
+from din.errors import DeadlineExceeded, SpoiledTensor
+from din.worker.compression import (
+    COMPRESSED_BYTES_MIN,
+    PIECE_BYTES,
+    WINDOW_BYTES_MAX,
+    Compressor,
+)
 from din.worker.tensors import NUMPY_TYPES
 
 COUNT = 32 * 1024
@@ -76,6 +81,39 @@ def test_tensors_cross_as_they_are_where_compressing_spares_nothing(array: np.nd
 
 def test_the_smallest_tensor_that_is_worth_it_is_compressed() -> None:
     assert Compressor().compress(np.zeros(COMPRESSED_BYTES_MIN, np.uint8)) is not None
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1, PIECE_BYTES, PIECE_BYTES + 7])
+def test_a_large_tensor_is_compressed_in_pieces_that_make_one_frame(more: int) -> None:
+    array = np.arange(PIECE_BYTES + more, dtype=np.uint32).view(np.uint8)[: PIECE_BYTES + more]
+    looks: list[None] = []
+    frame = Compressor().compress(array, lambda: looks.append(None))
+    assert frame is not None
+    found = Compressor().decompress(memoryview(frame), meta_of(array, bytes(frame), "UINT8"))
+    assert found.tobytes() == array.tobytes()
+    assert len(looks) >= array.nbytes / PIECE_BYTES
+
+
+def test_noise_in_pieces_is_given_up_before_its_end() -> None:
+    noise = np.random.default_rng(3).integers(0, 256, 2 * PIECE_BYTES, np.uint8)
+    array = np.concatenate([noise, noise[: PIECE_BYTES // 16]])
+    looks: list[None] = []
+    assert Compressor().compress(array, lambda: looks.append(None)) is None
+    assert len(looks) < 1 + 3
+
+
+def test_compressing_ends_where_somebody_says_so() -> None:
+    looks: list[None] = []
+
+    def stop() -> None:
+        looks.append(None)
+        if len(looks) == 3:
+            raise DeadlineExceeded("now")
+
+    with pytest.raises(DeadlineExceeded):
+        Compressor().compress(np.zeros(9 * PIECE_BYTES, np.uint8), stop)
+    it = Compressor()
+    assert it.compress(PLAIN) is not None
 
 
 def test_the_time_of_both_ways_is_counted_once() -> None:

@@ -2,6 +2,7 @@
 
     memory of a slice = 40 MiB + 2.5 x weights + 1.5 x peak of live values
     once measured     = what a loaded worker took + what two requests take of its arena
+    where compressed  + 3 MiB + inputs + outputs + the largest output, as far as sizes are fixed
 
 40 MiB is a worker before it holds a model; 2.5 is what ONNX Runtime with all optimisations was
 measured to take per byte of weights (reordered copies); 1.5 is its arena's slack.
@@ -22,6 +23,8 @@ WEIGHTS_FACTOR: Final = 2.5
 ACTIVATIONS_FACTOR: Final = 1.5
 MIB: Final = 1024 * 1024
 ESTIMATE_MAX: Final = 2**53
+COMPRESSOR_MIB: Final = 3
+"""Of the library in one worker, from its first tensor on."""
 REQUESTS_AT_ONCE: Final = 2
 """In the arena of one worker: one runs, one waits."""
 
@@ -47,7 +50,17 @@ def needed_mib(part: Slice, measured_mib: int | None) -> int:
     sizes = [_nbytes(spec) for spec in (*part.inputs, *part.outputs)]
     if any(nbytes is None for nbytes in sizes):
         return max(part.memory_mib, measured_mib)
-    return measured_mib + ceil(REQUESTS_AT_ONCE * sum(filter(None, sizes)) / MIB)
+    more_mib = 0 if part.compression == "none" else compression_mib(part)
+    return measured_mib + more_mib + ceil(REQUESTS_AT_ONCE * sum(filter(None, sizes)) / MIB)
+
+
+def compression_mib(part: Slice) -> int:
+    """What one worker takes beside where what crosses is compressed: inputs as they were, outputs
+    that lie in the engine's memory first, and the largest once more as its frame."""
+    inputs, outputs = (
+        [_nbytes(spec) or 0 for spec in each] for each in (part.inputs, part.outputs)
+    )
+    return COMPRESSOR_MIB + ceil((sum(inputs) + sum(outputs) + max(outputs, default=0)) / MIB)
 
 
 def _nbytes(spec: TensorSpec) -> int | None:

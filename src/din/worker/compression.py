@@ -7,6 +7,7 @@ is decompressed, so that none costs more memory or time than the tensor that it 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,8 @@ COMPRESSED_BYTES_MIN: Final = 16 * 1024
 """Smaller tensors cross as they are: they are on their way before they would be compressed."""
 SHARE_MAX: Final = 0.95
 """Of its bytes; a tensor of which more is left crosses as it is, and its reader is spared."""
+PIECE_BYTES: Final = 8 * 1024 * 1024
+"""Larger tensors are compressed in pieces, between which one may stop: a fourth slower."""
 WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
 """How far back a frame may refer, which is what its reader would have to remember."""
 
@@ -42,19 +45,38 @@ class Compressor:
         spent_ns, self._spent_ns = self._spent_ns, 0
         return spent_ns // 1000
 
-    def compress(self, array: Array) -> bytes | None:
-        """One frame; None where the tensor shall cross as it is. Raises MemoryError."""
+    def compress(
+        self, array: Array, check: Callable[[], None] = lambda: None
+    ) -> bytes | bytearray | None:
+        """One frame; None where the tensor shall cross as it is. `check` is called before each
+        piece and may raise, which ends it. Raises MemoryError."""
         if array.nbytes < COMPRESSED_BYTES_MIN:
             return None
         started_ns = time.perf_counter_ns()
         plain = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        check()
         try:
-            frame = self._packing.compress(plain.data)
+            if array.nbytes <= PIECE_BYTES:
+                frame = self._packing.compress(plain.data)
+            else:
+                frame = self._compress_pieces(plain.data, check)
         except zstandard.ZstdError as error:
             _check_memory(error)
             raise
         self._spent_ns += time.perf_counter_ns() - started_ns
         return frame if len(frame) <= array.nbytes * SHARE_MAX else None
+
+    def _compress_pieces(self, plain: memoryview, check: Callable[[], None]) -> bytearray:
+        """Ends early where too much is left already."""
+        packing = self._packing.compressobj(size=plain.nbytes)
+        frame = bytearray()
+        for start in range(0, plain.nbytes, PIECE_BYTES):
+            check()
+            frame += packing.compress(plain[start : start + PIECE_BYTES])
+            if len(frame) > plain.nbytes * SHARE_MAX:
+                return frame
+        frame += packing.flush()
+        return frame
 
     def decompress(self, frame: memoryview, meta: TensorMeta) -> Array:
         """The tensor, which may not be written to. Raises SpoiledTensor for what is not exactly one

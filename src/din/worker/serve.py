@@ -162,15 +162,15 @@ class Server:
         started_ns = time.perf_counter_ns()
         with self._watched(feed, order.ticket, deadline_ms):
             results = self._session.run(inputs, names, targets)
-        compute_us = (time.perf_counter_ns() - started_ns) // 1000
-        for name in names:
-            check_output(self._outputs[name], results[name])
-        placed = tuple(
-            Placed(_meta(self._outputs[name], results[name]), offsets[name])
-            if name in targets and results[name] is targets[name]
-            else self._place(feed, order, self._outputs[name], results[name])
-            for name in names
-        )
+            compute_us = (time.perf_counter_ns() - started_ns) // 1000
+            for name in names:
+                check_output(self._outputs[name], results[name])
+            placed = tuple(
+                Placed(_meta(self._outputs[name], results[name]), offsets[name])
+                if name in targets and results[name] is targets[name]
+                else self._place(feed, order, self._outputs[name], results[name])
+                for name in names
+            )
         encode_us = self._compressor.take_spent_us()
         return Computed(order.ticket, placed, compute_us, encode_us=encode_us)
 
@@ -193,6 +193,11 @@ class Server:
             raise
         if self._watchdog.end() == "abort":
             raise _stopped("abort")
+
+    def _check_stopped(self) -> None:
+        reason = self._watchdog.reason
+        if reason:
+            raise _stopped(reason)
 
     def _wanted(self, order: Compute) -> tuple[str, ...]:
         if not order.outputs:
@@ -233,7 +238,8 @@ class Server:
         if spec.dtype == BYTES:
             data = encode_bytes_tensor(array)
             return _placed(feed, ticket, TensorMeta(spec.name, BYTES, array.shape, len(data)), data)
-        frame = self._compressor.compress(array) if spec.name in order.compressed else None
+        may_compress = spec.name in order.compressed
+        frame = self._compressor.compress(array, self._check_stopped) if may_compress else None
         if frame is not None:
             meta = TensorMeta(spec.name, spec.dtype, array.shape, len(frame), ZSTD)
             return _placed(feed, ticket, meta, frame)
@@ -244,7 +250,7 @@ class Server:
         return Placed(_meta(spec, array), offset)
 
 
-def _placed(feed: Feed, ticket: int, meta: TensorMeta, data: bytes) -> Placed:
+def _placed(feed: Feed, ticket: int, meta: TensorMeta, data: bytes | bytearray) -> Placed:
     offset = feed.allocate(ticket, len(data))
     feed.memory[offset : offset + len(data)] = data
     return Placed(meta, offset)

@@ -75,6 +75,11 @@ class Watchdog:
             self._current = None
             return self._reason
 
+    @property
+    def reason(self) -> StopReason:
+        """Why the present run is to stop, or nothing."""
+        return self._reason
+
     def take_abort(self, feed: Feed, ticket: int) -> bool:
         """Whether an Abort for this ticket was read already; it is used up."""
         for entry in self.inbox:

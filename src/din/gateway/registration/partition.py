@@ -14,6 +14,7 @@ import msgspec
 
 from din.adapters.catalogue import Specs, after_specs, before_specs, memory_mib
 from din.backends.options import check_options_of
+from din.domain.estimates import compression_mib
 from din.domain.model import (
     CONTEXT_TENSOR,
     GATEWAY,
@@ -80,7 +81,12 @@ def marked_compressed(partition: Partition, compression: Compression) -> Partiti
     return msgspec.structs.replace(
         partition,
         slices=tuple(
-            msgspec.structs.replace(part, compression=compression) for part in partition.slices
+            msgspec.structs.replace(
+                part,
+                compression=compression,
+                memory_mib=part.memory_mib + compression_mib(part),
+            )
+            for part in partition.slices
         ),
     )
 
