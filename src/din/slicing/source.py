@@ -70,6 +70,10 @@ def read_model(data: bytes) -> Contents:
     return contents_of(model)
 
 
+INT32_MAX: Final = 2**31 - 1
+"""ONNX itself takes no higher version of operators."""
+
+
 def _check_outer_form(model: ModelProto) -> None:
     if not model.HasField("graph") or not model.graph.node:
         raise BadModel(
@@ -80,6 +84,14 @@ def _check_outer_form(model: ModelProto) -> None:
         raise BadModel(
             f"the model has ir_version {model.ir_version} and "
             f"{len(model.opset_import)} operator sets; it needs both",
+            hint="export the model again with a current exporter",
+        )
+    sets = (model, *model.functions)
+    wrong = [each for it in sets for each in it.opset_import if not 0 <= each.version <= INT32_MAX]
+    if wrong:
+        raise BadModel(
+            f"the model wants version {wrong[0].version} of the operators of "
+            f"{wrong[0].domain or 'ai.onnx'!r}, which is no version",
             hint="export the model again with a current exporter",
         )
     if not model.graph.output:
