@@ -225,6 +225,15 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "256 MiB more; 0 = as much as the machine has",
         ),
     ] = 4.0
+    worker_requests_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2**53,
+            description="a worker is replaced after so many requests, its successor first; 0 = "
+            "never",
+        ),
+    ] = 0
     slice_quota_mib: Annotated[
         int, Meta(ge=1, le=2**24, description="disk that files of slices may take")
     ] = 16384

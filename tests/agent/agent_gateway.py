@@ -235,12 +235,15 @@ def make_slice(index: int, artifact: Artifact, names: tuple[str, str] = ("x", "y
 class Node:
     """One agent process."""
 
-    def __init__(self, folder: Path, name: str, gateway: FakeGateway) -> None:
+    def __init__(
+        self, folder: Path, name: str, gateway: FakeGateway, worker_requests_max: int = 0
+    ) -> None:
         self.name = name
         self.folder = folder / name
         self._config = NodeConfig(
             name=name, port=0, cluster=CLUSTER, discovery_mode="unicast",
             gateway=(gateway.url,), state_dir=str(self.folder),
+            worker_requests_max=worker_requests_max,
         )  # fmt: skip
         self._gateway = gateway
         self.node_id = ""

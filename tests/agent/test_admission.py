@@ -7,6 +7,7 @@ from agent_gateway import make_slice
 from msgspec.structs import replace
 
 from din.agent.admission import KEPT_MIB, LIMIT_SLACK_MIB, MEASURED_MAX, Admission
+from din.agent.recipe import Allowance
 from din.domain.deployment import Epoch
 from din.domain.model import Artifact
 from din.domain.tensor import TensorSpec
@@ -120,8 +121,16 @@ def test_where_the_machine_tells_nothing_the_offer_alone_counts() -> None:
 
 def test_a_worker_may_take_a_multiple_of_its_need_or_all_when_the_factor_is_nought() -> None:
     order = an_order(0, 100)
-    assert Node(None).admission.limit_mib(order) == LIMIT_SLACK_MIB + 400
-    assert Admission(lambda: None, 1000, 0.0).limit_mib(order) == 0
+    limit_mib = LIMIT_SLACK_MIB + 400
+    assert Node(None).admission.allowance(order) == Allowance(limit_mib, limit_mib // 2, 0)
+    assert Admission(lambda: None, 1000, 0.0, 7).allowance(order) == Allowance(0, 0, 7)
+
+
+def test_a_worn_worker_is_replaced_only_where_both_have_room() -> None:
+    order = an_order(0, 100)
+    Node(100 + KEPT_MIB).admission.check_one_more(order)
+    with pytest.raises(Unavailable, match="99 MiB are free"):
+        Node(99 + KEPT_MIB).admission.check_one_more(order)
 
 
 def test_what_is_remembered_is_bounded() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from din.agent.pool import PoolSettings, WorkerPool
+from din.agent.recipe import Allowance
 from din.agent.zygote import Zygote
 from din.domain.crash import Death
 from din.domain.model import CONTEXT_TENSOR, AdapterSpec, Artifact, Slice
@@ -33,7 +34,7 @@ from din.errors import (
 )
 from din.system.arena import arena_layout
 from din.transport.channel import InputSlot, OutputSet, WorkerChannel
-from din.wire.worker import ArenaLayout, Placed
+from din.wire.worker import ArenaLayout, Placed, Worn
 
 pytestmark = pytest.mark.system
 
@@ -514,6 +515,38 @@ def test_weights_in_a_file_of_their_own_are_loaded_with_the_model(
     play(story)
 
 
+def test_a_worn_worker_is_followed_before_it_goes_and_no_request_fails(
+    tmp_path: Path, models: ModuleType
+):
+    async def story(it: Bench) -> None:
+        file = tmp_path / "model.onnx"
+        file.write_bytes(models.double())
+        pool = it.pool()
+        left: list[int] = []
+
+        async def leaving(worker_id: int, channel: WorkerChannel, worn: Worn) -> None:
+            assert pool.ready == 2
+            assert (worn.requests, channel.is_open) == (5, True)
+            left.append(worker_id)
+            await until(lambda: channel.inflight == 0)
+
+        pool._on_worker_leaving = leaving
+        allowance = Allowance(requests_max=5)
+        options = {"threads": "1"}
+        await pool.start(a_slice(), [file], 1, options, wants_direct=True, allowance=allowance)
+        first = pids(pool)
+        for _ in range(12):
+            await until(lambda: pool.pick() is not None)
+            await run(pool.pick(), floats(1, 2, 3, 4))
+        await until(lambda: bool(left) and pool.ready == 1)
+        assert pids(pool) != first
+        assert it.died == []
+        assert pool.restarts == 0
+        await until(lambda: not any(is_alive(each) for each in first))
+
+    play(story)
+
+
 def test_a_worker_that_grows_beyond_its_limit_fails_that_run_in_words_and_lives(
     tmp_path: Path, models: ModuleType
 ):
@@ -537,7 +570,9 @@ def test_a_worker_that_grows_beyond_its_limit_fails_that_run_in_words_and_lives(
         file.write_bytes(data)
         pool = it.pool()
         options = {"optimisation": "off", "threads": "1"}
-        await pool.start(a_slice(), [file], 1, options, wants_direct=False, memory_mib_max=300)
+        await pool.start(
+            a_slice(), [file], 1, options, wants_direct=False, allowance=Allowance(300)
+        )
         channel = pool.pick()
         assert channel is not None
         for _ in range(2):

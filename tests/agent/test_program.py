@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import struct
 import subprocess
@@ -337,6 +338,75 @@ def test_a_slice_that_ends_its_worker_twice_is_kept_out_until_it_is_lifted(tmp_p
             gateway.prepare(node.node_id, slice_, DOUBLE_EDGES, epoch=other)
             loaded, _, _ = await gateway.message(Prepared, nth=1)
             assert loaded.epoch == other
+
+    play(tmp_path, story)
+
+
+def test_a_worker_that_the_gateway_gave_up_is_ended_and_replaced(tmp_path: Path) -> None:
+    """It may hang where it cannot even end itself: only who feeds it sees that."""
+
+    async def story(gateway: FakeGateway, folder: Path) -> None:
+        async with Node(folder, "a", gateway) as node:
+            await load(gateway, node)
+            first, _, _ = await gateway.message(Offer)
+            os.kill(_worker_pid(node.process.pid), signal.SIGSTOP)
+            gateway.links[node.node_id].send(Revoked(first.worker_id))
+            died, _, _ = await gateway.message(WorkerDied)
+            assert died.death.kind == "stuck"
+            assert "did not answer the gateway" in died.death.reason
+            second, _, _ = await gateway.message(Offer, nth=1)
+            assert second.worker_id != first.worker_id
+            gateway.links[node.node_id].send(Revoked(first.worker_id))
+            gateway.run(node.node_id, (node.node_id,), {"x": (X, ONES)})
+            await gateway.message(Result)
+
+    play(tmp_path, story)
+
+
+def test_a_second_signal_ends_a_node_that_waits_for_its_work_at_once(tmp_path: Path) -> None:
+    async def story(gateway: FakeGateway, folder: Path) -> None:
+        async with Node(folder, "a", gateway) as node:
+            slice_ = make_slice(0, gateway.artifact(onnx_models.endless()))
+            spec = (TensorSpec("x", "FP32", (1,)),)
+            outs = (TensorSpec("y", "FP32", (1,)),)
+            endless = replace(slice_, inputs=spec, outputs=outs)
+            gateway.prepare(node.node_id, endless, DOUBLE_EDGES)
+            await gateway.message(Prepared)
+            meta = TensorMeta("x", "FP32", (1,), 4)
+            gateway.run(node.node_id, (node.node_id,), {"x": (meta, struct.pack("<f", 5))})
+            pidfd = os.pidfd_open(_worker_pid(node.process.pid))
+            await gateway.message(Accepted)
+            node.process.send_signal(signal.SIGTERM)
+            await asyncio.sleep(1.5)
+            node.process.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(node.process.wait(), 5) == 1
+            assert node.events("stopped") == []
+            ended = select.poll()
+            ended.register(pidfd, select.POLLIN)
+            assert await asyncio.to_thread(ended.poll, 10_000)
+            os.close(pidfd)
+
+    play(tmp_path, story)
+
+
+def test_a_worn_worker_is_revoked_once_its_successor_was_offered(tmp_path: Path) -> None:
+    async def story(gateway: FakeGateway, folder: Path) -> None:
+        async with Node(folder, "a", gateway, worker_requests_max=3) as node:
+            await load(gateway, node)
+            first, _, _ = await gateway.message(Offer)
+            for number in range(3):
+                gateway.run(node.node_id, (node.node_id,), {"x": (X, ONES)}, request_id=number + 1)
+            second, _, _ = await gateway.message(Offer, nth=1)
+            assert second.worker_id != first.worker_id
+            revoke, _, _ = await gateway.message(Revoke)
+            assert revoke.worker_id == first.worker_id
+            gateway.links[node.node_id].send(Revoked(first.worker_id))
+            gateway.run(node.node_id, (node.node_id,), {"x": (X, ONES)}, request_id=4)
+            await gateway.message(Result, nth=3)
+            await node.stop()
+            (replaced,) = node.events("worker_replaced")
+            assert (replaced["worker"], replaced["requests"]) == (first.worker_id, 3)
+            assert node.events("worker_died") == []
 
     play(tmp_path, story)
 

@@ -38,6 +38,7 @@ from din.execution.events import (
     SliceUnloaded,
     Woke,
     WorkerDown,
+    WorkerLeaving,
     WorkerUp,
 )
 from din.execution.limits import (
@@ -585,3 +586,15 @@ def _with(run: object, **changes: object):
     from msgspec.structs import replace
 
     return replace(run, **changes)
+
+
+def test_a_worker_that_leaves_gets_nothing_new_and_finishes_what_it_has(player: Player) -> None:
+    player.arrive(frame(request_id=1))
+    player.give(WorkerUp((EPOCH, 0), 99))
+    player.give(WorkerLeaving(WORKER))
+    assert not player.core.is_free(WORKER)
+    assert player.offer(frame(request_id=2)) == 99
+    (order,) = player.running.values()
+    player.finish_run(order.task)
+    assert player.core.is_free(WORKER)
+    assert player.deliver() is not None

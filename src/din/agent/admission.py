@@ -16,10 +16,13 @@ from typing import Final
 
 from msgspec import Struct
 
+from din.agent.recipe import Allowance
+from din.config import NodeConfig
 from din.domain.estimates import needed_mib
+from din.domain.node import NodeProfile
 from din.errors import Unavailable
 from din.execution.events import SliceKey
-from din.system.headroom import Headroom
+from din.system.headroom import Headroom, read_headroom
 from din.wire.messages import Prepare
 
 KEPT_MIB: Final = 64
@@ -41,10 +44,16 @@ class Admission:
     """The memory of one node, claimed by its slices."""
 
     def __init__(
-        self, headroom: Callable[[], Headroom | None], offered_mib: int, limit_factor: float
+        self,
+        headroom: Callable[[], Headroom | None],
+        offered_mib: int,
+        limit_factor: float,
+        requests_max: int = 0,
     ) -> None:
         """`offered_mib`: what slices may take together; `limit_factor`: how many times its need a
-        worker may take, 0 = as much as the machine has."""
+        worker may take, 0 = as much as the machine has; `requests_max`: after so many it is
+        replaced, 0 = never."""
+        self._requests_max = requests_max
         self._headroom = headroom
         self._offered_mib = offered_mib
         self._limit_factor = limit_factor
@@ -82,12 +91,19 @@ class Admission:
         """It is loaded no more; repeating it is harmless."""
         self._claims.pop(key, None)
 
-    def limit_mib(self, order: Prepare) -> int:
-        """What one worker may take beside what it is born with; 0 = as much as the machine has."""
+    def allowance(self, order: Prepare) -> Allowance:
+        """What one worker may take beside what it is born with; at half of it it is replaced."""
         if not self._limit_factor:
-            return 0
+            return Allowance(requests_max=self._requests_max)
         need_mib = max(self._need_mib(order), order.slice.memory_mib)
-        return LIMIT_SLACK_MIB + int(self._limit_factor * need_mib)
+        limit_mib = LIMIT_SLACK_MIB + int(self._limit_factor * need_mib)
+        return Allowance(limit_mib, limit_mib // 2, self._requests_max)
+
+    def check_one_more(self, order: Prepare) -> None:
+        """Raises Unavailable where the machine has no memory for one more worker of a slice."""
+        found, each_mib = self._headroom(), self._need_mib(order)
+        if found is not None and each_mib + KEPT_MIB > found.free_mib:
+            raise self._refusal(order, each_mib, max(0, found.free_mib - KEPT_MIB), found.bound)
 
     def _need_mib(self, order: Prepare) -> int:
         return needed_mib(order.slice, self._measured.get(_kind(order)))
@@ -111,3 +127,13 @@ def _kind(order: Prepare) -> tuple[str, str, str]:
     """Loaded with other options the same slice takes another size."""
     options = " ".join(f"{name}={text}" for name, text in sorted(order.backend_options.items()))
     return order.slice.slice_id, order.slice.backend, options
+
+
+def admission_of(config: NodeConfig, profile: NodeProfile) -> Admission:
+    """As the operator wants it, on this machine."""
+    return Admission(
+        read_headroom,
+        profile.memory_mib,
+        config.worker_memory_factor,
+        config.worker_requests_max,
+    )

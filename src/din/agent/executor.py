@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from din.domain.tensor import TensorMeta, offsets_of
 from din.errors import Busy, DinError, TooLarge
@@ -36,11 +36,15 @@ from din.execution.events import (
     Tell,
     Woke,
     WorkerDown,
+    WorkerLeaving,
     WorkerUp,
 )
 from din.transport.channel import InputSlot, OutputSet, WorkerChannel
 from din.wire.messages import AnyMessage, Cancel, Run
 from din.wire.worker import Placed
+
+RELEASE_TIMEOUT_S: Final = 30.0
+"""How long a worker that is to go may take for what it has."""
 
 Sent = Callable[[str], None]
 """Told once how a sending went; an empty text = it is on its way."""
@@ -131,6 +135,16 @@ class Executor:
         for number in gone:
             del self._channels[number]
             self.give(WorkerDown(number, reason))
+
+    async def release(self, channel: WorkerChannel) -> None:
+        """Give a worker nothing new; returns once it has done what it has, or after a while."""
+        number = next((n for n, (_, each) in self._channels.items() if each is channel), None)
+        if number is None:
+            return
+        self.give(WorkerLeaving(number))
+        end_s = self._loop.time() + RELEASE_TIMEOUT_S
+        while not self._core.is_free(number) and self._loop.time() < end_s:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
     # Frames.
 

@@ -75,19 +75,26 @@ class Offers:
                 if direct.revoked is not None:
                     direct.revoked.set()
 
-    def revoked(self, worker_id: int) -> None:
-        """The gateway has nothing in this worker any more."""
+    def revoked(self, worker_id: int) -> bool:
+        """The gateway has nothing in this worker any more; False when it was not asked to: the
+        worker did not answer it."""
         direct = self._workers.get(worker_id)
         if direct is not None and direct.revoked is not None:
             direct.revoked.set()
+            return True
+        return False
 
-    async def revoke(self, key: SliceKey) -> None:
-        """Take back every worker of a slice; returns when nothing of a gateway runs in it, or
-        after REVOKE_TIMEOUT_S."""
+    async def revoke(self, key: SliceKey, worker: int | None = None) -> None:
+        """Take back every worker of a slice, or one; returns when nothing of a gateway runs in it,
+        or after REVOKE_TIMEOUT_S."""
         waiting: list[asyncio.Event] = []
-        for worker_id, direct in list(self._workers.items()):
-            if direct.key != key:
-                continue
+        leaving = [
+            worker_id
+            for worker_id, direct in self._workers.items()
+            if direct.key == key and worker in (None, worker_id)
+        ]
+        for worker_id in leaving:
+            direct = self._workers[worker_id]
             if direct.link is None or not direct.link.send(Revoke(worker_id)):
                 continue
             direct.revoked = asyncio.Event()
@@ -98,9 +105,8 @@ class Offers:
                     await each.wait()
         except TimeoutError:
             self._report("revoke_failed", slice=key[1], timeout_s=REVOKE_TIMEOUT_S)
-        self._workers = {
-            worker_id: direct for worker_id, direct in self._workers.items() if direct.key != key
-        }
+        for worker_id in leaving:
+            self._workers.pop(worker_id, None)
 
     def _offer(self, worker_id: int) -> None:
         direct, link = self._workers[worker_id], self._gateway

@@ -10,13 +10,16 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from din.agent.zygote import WorkerProcess, Zygote, back_off_ms
+from din.agent.place import Worker, no_goodbye, on_loaded, on_worn
+from din.agent.recipe import Allowance, Recipe, open_paths
+from din.agent.zygote import Zygote, back_off_ms
 from din.agent.zygotes import Zygotes
 from din.domain.crash import Death
 from din.domain.model import Slice
@@ -24,20 +27,20 @@ from din.errors import (
     DeadlineExceeded,
     DinError,
     ExecutionFailed,
-    Unavailable,
     UsageError,
-    error_of_code,
 )
 from din.system.arena import arena_layout, create_arena
 from din.system.descriptors import close_all, control_pair
 from din.transport.channel import INFLIGHT_MAX, WORKER_DIED, WorkerChannel
-from din.wire.worker import ArenaLayout, Fork, Given, Loaded, LoadFailed
+from din.wire.worker import ArenaLayout, Fork, Given, Loaded, Worn
 
 WORKERS_MAX: Final = 32
 HEALTHY_S: Final = 60.0
 LOAD_TIMEOUT_S: Final = 120.0
 DRAIN_TIMEOUT_S: Final = 5.0
 EXIT_TIMEOUT_S: Final = 1.0
+REPLACE_PAUSE_S: Final = 60.0
+"""Until the next try when no successor of a worn worker could be started."""
 
 
 class PoolSettings(Struct, frozen=True, kw_only=True):
@@ -48,6 +51,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True):
     load_timeout_s: float = LOAD_TIMEOUT_S
     drain_timeout_s: float = DRAIN_TIMEOUT_S
     healthy_s: float = HEALTHY_S
+    replace_pause_s: float = REPLACE_PAUSE_S
 
 
 OnWorkerReady = Callable[[int, int, int, ArenaLayout], None]
@@ -59,34 +63,14 @@ OnWorkerDied = Callable[[int, Death], None]
 own fault. Worker id 0 = a dead worker could not be replaced; it is tried again."""
 
 
+OnWorkerLeaving = Callable[[int, WorkerChannel, Worn], Awaitable[None]]
+"""(worker id, the agent's channel, why): give a worker nothing new; returns once nothing runs in
+it. Its successor is ready."""
+
+
 OpenFiles = Callable[[tuple[str, ...]], Awaitable[list[int]]]
 """Descriptors of the slice's files, one each, opened anew for each worker; the pool closes them.
 Raises DinError."""
-
-
-class _Worker:
-    """One place in the pool and who fills it."""
-
-    def __init__(self, worker_id: int, loaded: asyncio.Future[Loaded]) -> None:
-        self.worker_id = worker_id
-        self.loaded = loaded
-        self.exited = asyncio.Event()
-        self.channel: WorkerChannel | None = None
-        self.process: WorkerProcess | None = None
-        self.direct: tuple[int, ...] = ()
-        """Socket and arena for a gateway."""
-        self.is_ready = False
-        self.broken_reason = ""
-        self.death: Death | None = None
-
-    def close(self) -> None:
-        if self.channel is not None:
-            self.channel.close()
-        close_all(self.direct)
-        self.direct = ()
-        if self.process is not None:
-            self.process.kill()
-            self.process.close()
 
 
 class WorkerPool:
@@ -98,6 +82,8 @@ class WorkerPool:
         *,
         on_worker_ready: OnWorkerReady,
         on_worker_died: OnWorkerDied,
+        on_worker_leaving: OnWorkerLeaving = no_goodbye,
+        before_replacing: Callable[[], None] = lambda: None,
         settings: PoolSettings | None = None,
         open_files: OpenFiles | None = None,
     ) -> None:
@@ -105,8 +91,10 @@ class WorkerPool:
         self._open_files = open_files or open_paths
         self._on_worker_ready = on_worker_ready
         self._on_worker_died = on_worker_died
+        self._on_worker_leaving = on_worker_leaving
+        self._before_replacing = before_replacing
         self._settings = settings or PoolSettings()
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, Worker] = {}
         self._places: list[asyncio.Task[None]] = []
         self._is_stopping = False
         self.restarts = 0
@@ -130,7 +118,7 @@ class WorkerPool:
         backend_options: dict[str, str],
         *,
         wants_direct: bool,
-        memory_mib_max: int = 0,
+        allowance: Allowance | None = None,
     ) -> Loaded:
         """Load the slice in `workers` workers and keep that many alive; the first one's facts.
 
@@ -143,7 +131,7 @@ class WorkerPool:
                 hint=f"between 1 and {WORKERS_MAX}",
             )
         paths = tuple(map(str, artifact_paths))
-        recipe = _Recipe(slice_, paths, backend_options, wants_direct, memory_mib_max)
+        recipe = Recipe(slice_, paths, backend_options, wants_direct, allowance or Allowance())
         loop = asyncio.get_running_loop()
         launches = [loop.create_task(self._launch(recipe)) for _ in range(workers)]
         try:
@@ -184,6 +172,13 @@ class WorkerPool:
         worker = self._workers.get(worker_id)
         return worker.channel if worker is not None and worker.is_ready else None
 
+    def end(self, worker_id: int, reason: str) -> None:
+        """Kill a worker that is stuck; it is replaced. Unknown ones are left alone."""
+        worker = self._workers.get(worker_id)
+        if worker is not None and worker.is_ready and worker.channel is not None:
+            worker.channel.close()
+            self._on_broken(worker, reason)
+
     def give_up(self) -> None:
         """Replace no worker any more; those that live go on until `stop`."""
         for task in self._places:
@@ -215,15 +210,18 @@ class WorkerPool:
         while self.inflight and loop.time() < end:  # noqa: ASYNC110 (answers come by callback)
             await asyncio.sleep(0.01)
 
-    async def _keep(self, recipe: _Recipe, worker: _Worker) -> None:
+    async def _keep(self, recipe: Recipe, worker: Worker) -> None:
         """Keep one place filled, for ever."""
         loop = asyncio.get_running_loop()
         failures = 0
-        current: _Worker | None = worker
+        current: Worker | None = worker
         while True:
             if current is not None:
                 started = loop.time()
-                await current.exited.wait()
+                fresh = await self._outlive(recipe, current)
+                if fresh is not None:
+                    current = fresh
+                    continue
                 if loop.time() - started >= self._settings.healthy_s:
                     failures = 0
             failures += 1
@@ -235,10 +233,46 @@ class WorkerPool:
                 current = None
                 self._on_worker_died(0, Death("left", f"no new worker: {error.message}"))
 
-    async def _launch(self, recipe: _Recipe) -> _Worker:
+    async def _outlive(self, recipe: Recipe, worker: Worker) -> Worker | None:
+        """Wait until a worker ends; one that says it is worn is followed by the one returned, which
+        is ready before it goes."""
+        while True:
+            await worker.changed.wait()
+            if worker.exited.is_set():
+                return None
+            worker.changed.clear()
+            if worker.worn is not None and worker.channel is not None:
+                try:
+                    fresh = await self._replace(recipe, worker, worker.worn, worker.channel)
+                except DinError as error:
+                    self._on_worker_died(0, Death("left", f"no new worker: {error.message}"))
+                    await self._pause(worker)
+                else:
+                    return fresh
+
+    async def _replace(
+        self, recipe: Recipe, worker: Worker, worn: Worn, channel: WorkerChannel
+    ) -> Worker:
+        self._before_replacing()
+        fresh = await self._launch(recipe)
+        await self._on_worker_leaving(worker.worker_id, channel, worn)
+        worker.is_leaving = True
+        channel.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(worker.exited.wait(), EXIT_TIMEOUT_S)
+        self._retire(worker, "replaced")
+        return fresh
+
+    async def _pause(self, worker: Worker) -> None:
+        """Until the worker is to be replaced once more, or ends."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(worker.exited.wait(), self._settings.replace_pause_s)
+        worker.changed.set()
+
+    async def _launch(self, recipe: Recipe) -> Worker:
         """One worker, loaded and ready."""
         loop = asyncio.get_running_loop()
-        worker = _Worker(self._zygote.next_worker_id(), loop.create_future())
+        worker = Worker(self._zygote.next_worker_id(), loop.create_future())
         self._workers[worker.worker_id] = worker
         try:
             await self._fork(recipe, worker)
@@ -257,7 +291,7 @@ class WorkerPool:
         self._on_worker_ready(worker.worker_id, socket_fd, arena_fd, self._settings.layout)
         return worker
 
-    async def _fork(self, recipe: _Recipe, worker: _Worker) -> None:
+    async def _fork(self, recipe: Recipe, worker: Worker) -> None:
         layout = self._settings.layout
         slice_ = recipe.slice_
         given: list[int] = []
@@ -277,7 +311,9 @@ class WorkerPool:
                 channels=(layout,) * (1 + recipe.wants_direct),
                 adapter=slice_.adapter,
                 title=f"din worker {slice_.name}",
-                memory_mib_max=recipe.memory_mib_max,
+                memory_mib_max=recipe.allowance.memory_mib_max,
+                growth_mib_max=recipe.allowance.growth_mib_max,
+                requests_max=recipe.allowance.requests_max,
             )
             process = await self._zygote.fork(
                 order, given, lambda death: self._on_exit(worker, death)
@@ -289,26 +325,27 @@ class WorkerPool:
         finally:
             close_all(given)
 
-    def _open_channel(self, worker: _Worker, layout: ArenaLayout) -> list[int]:
+    def _open_channel(self, worker: Worker, layout: ArenaLayout) -> list[int]:
         arena = create_arena(layout)
         ours, theirs = control_pair()
-        worker.channel = WorkerChannel(
+        worker.channel = channel = WorkerChannel(
             asyncio.get_running_loop(),
             ours,
             os.dup(arena),
             layout,
-            lambda message: _on_loaded(worker, message),
+            lambda message: on_loaded(worker, message),
             lambda reason: self._on_broken(worker, reason),
         )
+        channel.on_worn = partial(on_worn, worker)
         return [theirs.detach(), arena]
 
-    def _open_direct(self, worker: _Worker, layout: ArenaLayout) -> list[int]:
+    def _open_direct(self, worker: Worker, layout: ArenaLayout) -> list[int]:
         arena = create_arena(layout)
         ours, theirs = control_pair()
         worker.direct = (ours.detach(), os.dup(arena))
         return [theirs.detach(), arena]
 
-    def _on_broken(self, worker: _Worker, reason: str) -> None:
+    def _on_broken(self, worker: Worker, reason: str) -> None:
         """The agent's channel ended: whatever the worker still does, nobody asked for it."""
         worker.broken_reason = reason
         worker.is_ready = False
@@ -317,22 +354,23 @@ class WorkerPool:
         if worker.death is not None:
             self._bury(worker, worker.death)
 
-    def _on_exit(self, worker: _Worker, death: Death) -> None:
+    def _on_exit(self, worker: Worker, death: Death) -> None:
         worker.death = death
         # What it said last may still lie in its channel: the end of file comes after that.
         if worker.channel is None or not worker.channel.is_open:
             self._bury(worker, death)
 
-    def _bury(self, worker: _Worker, death: Death) -> None:
+    def _bury(self, worker: Worker, death: Death) -> None:
         running = worker.channel.interrupted if worker.channel is not None else ""
         worker.death = replace(death, running=running)
         if worker.broken_reason not in ("", WORKER_DIED):
             reason = f"{worker.broken_reason}; the agent ended it"
             worker.death = replace(worker.death, kind="stuck", reason=reason)
         worker.exited.set()
+        worker.changed.set()
         self._retire(worker, worker.death.reason)
 
-    def _retire(self, worker: _Worker, reason: str) -> None:
+    def _retire(self, worker: Worker, reason: str) -> None:
         """Forget a worker and close what belongs to it; repeating it is harmless."""
         if self._workers.pop(worker.worker_id, None) is None:
             return
@@ -346,36 +384,5 @@ class WorkerPool:
             )
             worker.loaded.exception()  # somebody may not wait for it any more
         death = worker.death or Death("left", reason)
-        if not self._is_stopping and (was_loaded or death.is_own_fault):
+        if not (self._is_stopping or worker.is_leaving) and (was_loaded or death.is_own_fault):
             self._on_worker_died(worker.worker_id, death)
-
-
-class _Recipe(Struct, frozen=True):
-    slice_: Slice
-    artifact_paths: tuple[str, ...]
-    backend_options: dict[str, str]
-    wants_direct: bool
-    memory_mib_max: int
-
-
-def _on_loaded(worker: _Worker, message: Loaded | LoadFailed) -> None:
-    if worker.loaded.done():
-        return
-    if isinstance(message, Loaded):
-        worker.loaded.set_result(message)
-    else:
-        worker.loaded.set_exception(error_of_code(message.code, message.message, message.hint))
-
-
-async def open_paths(paths: Sequence[str]) -> list[int]:
-    """The files themselves. Raises Unavailable: it is this node's trouble, not the model's."""
-    opened: list[int] = []
-    try:
-        opened.extend(os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths)
-    except OSError as error:
-        close_all(opened)
-        raise Unavailable(
-            f"the slice's file {error.filename} cannot be opened: {error.strerror}",
-            hint="it is fetched again when the model is deployed again",
-        ) from error
-    return opened

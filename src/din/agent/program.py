@@ -19,7 +19,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from din.agent.addresses import OwnAddresses, interface_patterns
-from din.agent.admission import Admission
+from din.agent.admission import admission_of
 from din.agent.engines import Engines
 from din.agent.executor import Executor
 from din.agent.files import SliceFiles
@@ -51,7 +51,6 @@ from din.execution.events import SliceKey
 from din.sandbox.asking import try_sandbox
 from din.system.bound import Bound, write_bound
 from din.system.descriptors import raise_limit
-from din.system.headroom import read_headroom
 from din.system.identity import NODE_STRIDE, Identity, claim_directory, start_error
 from din.system.lines import unblock_stderr
 from din.system.log import is_read_by_a_person
@@ -60,7 +59,7 @@ from din.system.network import AddressWatch
 from din.system.notify import ServiceManager
 from din.system.privacy import hide
 from din.system.sensors import Sensors
-from din.system.signals import stop_signals
+from din.system.signals import ToldTwice, stop_signals
 from din.transport.find import browse, browse_command
 from din.transport.http_client import HttpClient, fetch
 from din.transport.membership import FOLDER, has_joined
@@ -115,7 +114,7 @@ class Agent:
             files=self._files,
             unsealer=self._unsealer,
             tell=self._tell,
-            admission=Admission(read_headroom, profile.memory_mib, config.worker_memory_factor),
+            admission=admission_of(config, profile),
             report=report,
         )
         self._router = self._make_router()
@@ -177,6 +176,11 @@ class Agent:
     def stop(self) -> None:
         """Begin to leave; repeating it is harmless."""
         self._stop.set()
+
+    def end(self) -> None:
+        """End at once, and our workers with us: somebody does not want to wait."""
+        self._log.error("stopped_at_once", unfinished=self._executor.queue_length)
+        os._exit(1)
 
     @property
     def gateway_url(self) -> str:
@@ -375,8 +379,9 @@ async def serve(config: NodeConfig) -> None:
             manager.stopping()
             agent.stop()
 
+        told_to_stop = ToldTwice(stop, agent.end, loop.time)
         for number in stop_signals():
-            loop.add_signal_handler(number, stop)
+            loop.add_signal_handler(number, told_to_stop)
         sensors.start()
         try:
             async with told(manager, lambda: agent.gateway_url):

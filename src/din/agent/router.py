@@ -121,7 +121,8 @@ class Router:
             case Unload():
                 self._slices.unload(message)
             case Revoked():
-                self._offers.revoked(message.worker_id)
+                if not self._offers.revoked(message.worker_id):
+                    self._slices.end_worker(message.worker_id)
             case Lift():
                 self._slices.lift()
             case ThrownOut():

@@ -26,7 +26,8 @@ from din.agent.leasing import LeaseWatch, over_error
 from din.agent.named import Named
 from din.agent.offers import Offers
 from din.agent.peers import Peers
-from din.agent.pool import WorkerPool, open_paths
+from din.agent.pool import WorkerPool
+from din.agent.recipe import open_paths
 from din.agent.unsealer import NO_FILE, Unsealer
 from din.agent.zygotes import Zygotes
 from din.domain.crash import Death
@@ -37,6 +38,7 @@ from din.errors import Conflict, DeadlineExceeded, DinError, Internal, TooLarge
 from din.execution.events import SliceKey, SliceLoaded, SliceUnloaded
 from din.execution.quarantine import Quarantine
 from din.system.descriptors import close_all
+from din.transport.channel import WorkerChannel
 from din.wire.messages import (
     AnyMessage,
     Prepare,
@@ -46,7 +48,7 @@ from din.wire.messages import (
     Unload,
     WorkerDied,
 )
-from din.wire.worker import ArenaLayout, Loaded
+from din.wire.worker import ArenaLayout, Loaded, Worn
 
 Report = Callable[..., None]
 
@@ -237,6 +239,8 @@ class Slices:
             self._zygote,
             on_worker_ready=partial(self._on_worker_ready, key),
             on_worker_died=partial(self._on_worker_died, key),
+            on_worker_leaving=partial(self._on_worker_leaving, key),
+            before_replacing=partial(self._admission.check_one_more, order),
             open_files=partial(self._open_files, key, held),
         )
         held.pool = pool
@@ -248,7 +252,7 @@ class Slices:
                 order.workers,
                 options,
                 wants_direct=True,
-                memory_mib_max=self._admission.limit_mib(order),
+                allowance=self._admission.allowance(order),
             )
         except BaseException:
             held.pool = None
@@ -344,6 +348,20 @@ class Slices:
         held = self._held.get(key)
         if held is not None and held.pool is not None and held.loaded is not None:
             self._executor.watch_workers(key, held.pool.channels, "it was replaced")
+
+    def end_worker(self, worker_id: int) -> None:
+        """The gateway that feeds it gave it up; without effect on one that has gone."""
+        for held in self._held.values():
+            if held.pool is not None:
+                held.pool.end(worker_id, "it did not answer the gateway")
+
+    async def _on_worker_leaving(
+        self, key: SliceKey, worker_id: int, channel: WorkerChannel, worn: Worn
+    ) -> None:
+        """Its successor takes what comes; what it has it finishes."""
+        await asyncio.gather(self._executor.release(channel), self._offers.revoke(key, worker_id))
+        about = {"requests": worn.requests, "grown_mib": worn.grown_mib}
+        self._report("worker_replaced", slice=key[1], worker=worker_id, **about)
 
     def _on_worker_died(self, key: SliceKey, worker_id: int, death: Death) -> None:
         reason = death.story()

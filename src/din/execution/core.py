@@ -38,6 +38,7 @@ from din.execution.events import (
     Submit,
     Woke,
     WorkerDown,
+    WorkerLeaving,
     WorkerUp,
 )
 from din.execution.ledger import Ledger, Worker
@@ -109,6 +110,8 @@ class Execution:
                 self._on_worker_up(event)
             case WorkerDown():
                 self._on_worker_down(now_ms, event)
+            case WorkerLeaving():
+                self._on_worker_leaving(event.worker)
             case SliceLoaded():
                 self._on_slice_loaded(event)
             case SliceUnloaded():
@@ -210,10 +213,21 @@ class Execution:
             self._books.fail(now_ms, self._books.tasks[number], error)
         self._forget_worker(event.worker)
 
+    def _on_worker_leaving(self, number: int) -> None:
+        worker = self._books.workers.get(number)
+        if worker is not None:
+            worker.loaded.workers.discard(number)
+
+    def is_free(self, number: int) -> bool:
+        """Whether no task is bound to a worker."""
+        worker = self._books.workers.get(number)
+        return worker is None or not (worker.tasks or worker.running)
+
     def _forget_worker(self, number: int) -> None:
         """A worker that is down is remembered until it has answered for all that ran in it."""
         worker = self._books.workers.get(number)
-        if worker is not None and not worker.running and number not in worker.loaded.workers:
+        is_gone = worker is not None and number not in worker.loaded.workers
+        if is_gone and self.is_free(number):
             del self._books.workers[number]
 
     def _pump(self, now_ms: float, number: int) -> None:

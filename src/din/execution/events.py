@@ -50,6 +50,12 @@ class WorkerDown(Struct, frozen=True):
     reason: str
 
 
+class WorkerLeaving(Struct, frozen=True):
+    """The worker takes no new tasks; those that it has it finishes."""
+
+    worker: int
+
+
 class FrameArrived(Struct, frozen=True):
     """The tensors of a frame that `admit` gave this worker lie in this slot of it."""
 
@@ -104,6 +110,7 @@ Event = (
     | SliceUnloaded
     | WorkerUp
     | WorkerDown
+    | WorkerLeaving
     | FrameArrived
     | FrameRefused
     | RunEnded

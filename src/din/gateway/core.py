@@ -27,7 +27,7 @@ from din.gateway.deployment.drains import DrainBook
 from din.gateway.deployment.epochs import EpochBook
 from din.gateway.deployment.measured import MemoryBook
 from din.gateway.deployment.orders import Orders
-from din.gateway.ends import note_death
+from din.gateway.ends import crashes_of, note_death
 from din.gateway.examination import encoder_of, examiner_of, probes_of
 from din.gateway.live_factors import live_factors
 from din.gateway.nodes.beats import BeatKeys
@@ -51,7 +51,6 @@ from din.gateway.requests.request_tools import TIMEOUT_LIMITS, RequestTools
 from din.gateway.reslicing import cut_to_fit
 from din.gateway.revoking import strike_out_revoked
 from din.gateway.routes.serving import Serving
-from din.gateway.telemetry.crashes import CrashBook
 from din.gateway.telemetry.metrics import GatewayMetrics
 from din.gateway.telemetry.traces import TraceBook
 from din.gateway.terrain import foreign_signature, roomiest_mib, terrain_of
@@ -157,8 +156,7 @@ class Gateway:
             effects.store, effects.artifacts, effects.carving, self.cutter, self.vault.seals
         )
         self.traces = TraceBook(self.fleet.name_of, effects.wall_clock_iso)
-        self.crashes = CrashBook(effects.clock, effects.wall_clock_iso)
-        self.direct.on_cut_off = self.crashes.cut_off
+        self.crashes = crashes_of(self)
         tools = self._request_tools()
         self.dispatch = Dispatch(loop, self.models, tools, effects.report)
         self.probes = probes_of(self, tools)

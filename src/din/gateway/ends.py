@@ -6,10 +6,23 @@ from typing import TYPE_CHECKING
 
 from din.domain.node import NodeId
 from din.errors import Unavailable
-from din.wire.messages import Lift, WorkerDied
+from din.gateway.telemetry.crashes import CrashBook
+from din.wire.messages import Lift, Revoked, WorkerDied
 
 if TYPE_CHECKING:
     from din.gateway.core import Gateway
+
+
+def crashes_of(gateway: Gateway) -> CrashBook:
+    """The book of crashes, told of workers that the gateway feeds itself."""
+    book = CrashBook(gateway.effects.clock, gateway.effects.wall_clock_iso)
+    gateway.direct.on_cut_off = book.cut_off
+
+    def end_worker(node_id: NodeId, worker_id: int) -> None:
+        gateway.links.send(node_id, Revoked(worker_id))
+
+    gateway.direct.on_stuck = end_worker
+    return book
 
 
 def note_death(gateway: Gateway, node_id: NodeId, message: WorkerDied) -> None:

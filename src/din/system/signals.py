@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+from typing import Final
+
+SAME_BREATH_S: Final = 1.0
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
@@ -25,3 +29,27 @@ def _has_terminal() -> bool:
     except OSError:
         return False
     return True
+
+
+class ToldTwice:
+    """What a program does about signals to stop: the first begins an orderly end, one that comes
+    later than in the same breath ends it at once. In one breath come the terminal's signal to all
+    of a group and the one of the program that started us."""
+
+    def __init__(
+        self, begin: Callable[[], None], end: Callable[[], None], clock: Callable[[], float]
+    ) -> None:
+        """`clock`: seconds."""
+        self._begin = begin
+        self._end = end
+        self._clock = clock
+        self._first_s: float | None = None
+
+    def __call__(self) -> None:
+        """A signal came."""
+        now_s = self._clock()
+        if self._first_s is None:
+            self._first_s = now_s
+            self._begin()
+        elif now_s - self._first_s > SAME_BREATH_S:
+            self._end()

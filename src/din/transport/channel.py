@@ -42,6 +42,7 @@ from din.wire.worker import (
     Release,
     WorkerAnswer,
     WorkerMessage,
+    Worn,
 )
 
 INFLIGHT_MAX: Final = 2
@@ -160,6 +161,7 @@ class WorkerChannel:
         self._buffer = bytearray(MESSAGE_BYTES_MAX + 1)
         self._buffer_view = memoryview(self._buffer)
         self.is_open = True
+        self.on_worn: Callable[[Worn], None] = lambda worn: None
         self.interrupted = ""
         """Inputs of the run that the worker's end cut off: names, types and shapes."""
         sock.setblocking(False)
@@ -266,6 +268,8 @@ class WorkerChannel:
             asked = self._take(message.ticket)
             if asked is not None:
                 asked.done(told_by(message))
+        elif isinstance(message, Worn):
+            self.on_worn(message)
         elif self._on_loaded is not None:
             told, self._on_loaded = self._on_loaded, None
             told(message)

@@ -240,7 +240,8 @@ class Revoke(Message, frozen=True, array_like=True, tag="REVOKE"):
 
 
 class Revoked(Message, frozen=True, array_like=True, tag="REVOKED"):
-    """Gateway -> agent: nothing of ours runs in that worker any more."""
+    """Gateway -> agent: nothing of ours runs in that worker any more. Sent unasked: it did not
+    answer, and is to be ended."""
 
     worker_id: int
 

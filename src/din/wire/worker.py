@@ -99,6 +99,15 @@ class Loaded(WorkerMessage, frozen=True, array_like=True, tag="ready"):
     """What runs it, in words: engine, version, device, and what was given up."""
 
 
+class Worn(WorkerMessage, frozen=True, array_like=True, tag="worn"):
+    """Worker -> agent, at most once: replace me when you can; I serve on."""
+
+    requests: int
+    """That it has answered."""
+    grown_mib: int
+    """Since it was loaded; 0 = it was not for that."""
+
+
 class LoadFailed(WorkerMessage, frozen=True, array_like=True, tag="load_fail"):
     """Worker -> agent, once; the worker exits."""
 
@@ -108,10 +117,10 @@ class LoadFailed(WorkerMessage, frozen=True, array_like=True, tag="load_fail"):
 
 
 AnyWorkerMessage = (
-    Compute | Computed | ComputeFailed | Release | Abort | Attach | Loaded | LoadFailed
+    Compute | Computed | ComputeFailed | Release | Abort | Attach | Loaded | LoadFailed | Worn
 )
 FeederMessage = Compute | Release | Abort | Attach
-WorkerAnswer = Computed | ComputeFailed | Loaded | LoadFailed
+WorkerAnswer = Computed | ComputeFailed | Loaded | LoadFailed | Worn
 
 
 class ArenaLayout(Struct, frozen=True, array_like=True):
@@ -144,6 +153,10 @@ class Fork(Struct, frozen=True, array_like=True, tag_field="kind", tag="fork"):
     adapter: AdapterSpec | None = None
     title: str = ""
     """Shown as the process title, e.g. `din worker centerface/2`."""
+    requests_max: int = 0
+    """After so many the worker says that it is worn; 0 = never."""
+    growth_mib_max: int = 0
+    """Once it has grown by more it says so as well; 0 = never."""
     memory_mib_max: int = 0
     """What the worker may take beside what it is born with; 0 = as much as the machine has."""
 

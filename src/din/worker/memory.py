@@ -25,6 +25,11 @@ def open_memory_file(processes: int) -> int:
     raise FileNotFoundError("/proc/self/statm")
 
 
+def open_statm(processes: int) -> int:
+    """Descriptor of our memory figures that is quick to read, likewise."""
+    return os.open("self/statm", os.O_RDONLY | os.O_CLOEXEC, dir_fd=processes)
+
+
 def share_mib(descriptor: int) -> int:
     """Our proportional share of memory, where the kernel tells it, else all that is resident; the
     descriptor is closed."""
@@ -40,7 +45,7 @@ def memory_bytes_max(order: Fork, processes: int) -> int:
     """The limit that the order sets, on top of what we have now; 0 = none."""
     if not order.memory_mib_max:
         return 0
-    descriptor = os.open("self/statm", os.O_RDONLY | os.O_CLOEXEC, dir_fd=processes)
+    descriptor = open_statm(processes)
     data_pages = int(os.pread(descriptor, 256, 0).split()[5])
     os.close(descriptor)
     page_bytes = os.sysconf("SC_PAGESIZE")

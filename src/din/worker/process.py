@@ -25,9 +25,10 @@ from din.wire.worker import MESSAGE_BYTES_MAX, Fork, LoadFailed
 from din.worker.confine import Place, close_others, die_with_parent, name_process
 from din.worker.feed import MESSAGE_CHARACTERS_MAX, Feed
 from din.worker.load import load, loaded_message, warm
-from din.worker.memory import memory_bytes_max, open_memory_file, share_mib
+from din.worker.memory import memory_bytes_max, open_memory_file, open_statm, share_mib
 from din.worker.serve import Server
 from din.worker.watchdog import Watchdog, monotonic_ms
+from din.worker.wear import Wear
 
 EXIT_LOAD_FAILED: Final = 3
 EXIT_BROKEN: Final = 70
@@ -43,10 +44,11 @@ def run_worker(order: Fork, descriptors: Sequence[int], zygote_pid: int, place: 
         name_process("din worker", order.title or "din worker", place.processes)
         memory_file = open_memory_file(place.processes)
         limit_bytes = memory_bytes_max(order, place.processes)
-        close_others({*descriptors, memory_file}, place.empty)
+        statm = open_statm(place.processes)
+        close_others({*descriptors, memory_file, statm}, place.empty)
         feeds += _open_feeds(order, descriptors[len(order.artifacts) :])
         _confine(order, place, limit_bytes)
-        server = _prepare(order, descriptors[: len(order.artifacts)], feeds, memory_file)
+        server = _prepare(order, descriptors[: len(order.artifacts)], feeds, memory_file, statm)
     except BaseException as error:
         try:
             _tell(descriptors[len(order.artifacts)], error)
@@ -75,7 +77,7 @@ def _confine(order: Fork, place: Place, limit_bytes: int) -> None:
 
 
 def _prepare(
-    order: Fork, artifacts: Sequence[int], feeds: Sequence[Feed], memory_file: int
+    order: Fork, artifacts: Sequence[int], feeds: Sequence[Feed], memory_file: int, statm: int
 ) -> Server:
     found = load(order, artifacts)
     watchdog = Watchdog(feeds, found.session.stop)
@@ -85,7 +87,9 @@ def _prepare(
     gc.collect()
     gc.freeze()
     feeds[0].send(loaded_message(found, warm_ms, share_mib(memory_file)))
-    return Server(found.session, feeds, watchdog, order.memory_mib_max)
+    return Server(
+        found.session, feeds, watchdog, order.memory_mib_max, Wear(order, statm).after_request
+    )
 
 
 def _open_feeds(order: Fork, descriptors: Sequence[int]) -> list[Feed]:

@@ -7,7 +7,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import Final, Protocol, runtime_checkable
@@ -24,7 +24,7 @@ from din.errors import (
     Internal,
     Unavailable,
 )
-from din.wire.worker import Abort, Compute, Computed, FeederMessage, Placed
+from din.wire.worker import Abort, Compute, Computed, FeederMessage, Placed, Worn
 from din.worker.compression import COMPRESSED_BYTES_MIN, Compressor
 from din.worker.feed import Feed
 from din.worker.memory import is_out_of_memory
@@ -58,8 +58,11 @@ class Server:
         feeds: Sequence[Feed],
         watchdog: Watchdog,
         memory_mib_max: int = 0,
+        after_request: Callable[[], Worn | None] = lambda: None,
     ) -> None:
-        """`memory_mib_max`: what this process may take beside what it was born with, for words."""
+        """`memory_mib_max`: what this process may take beside what it was born with, for words;
+        `after_request`: asked after each answer whether the owner is to be told that it is worn."""
+        self._after_request = after_request
         self._session = session
         self._memory_mib_max = memory_mib_max
         self._timed = session if isinstance(session, Timed) else None
@@ -131,6 +134,9 @@ class Server:
             # Not the caller's fault and not expected: say so to the feeder, then start afresh.
             feed.fail(order.ticket, Internal(f"worker: {type(error).__name__}: {error}"))
             raise
+        worn = self._after_request()
+        if worn is not None:
+            self._feeds[0].send(worn)
 
     def _no_memory(self) -> DinError:
         limit = self._memory_mib_max

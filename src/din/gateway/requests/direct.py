@@ -22,7 +22,7 @@ from din.gateway.requests.direct_run import DirectRun, Done, Key, Order, awaited
 from din.gateway.requests.failure import AttemptEnded
 from din.gateway.requests.patience import Patience
 from din.system.descriptors import close_all
-from din.transport.channel import OutputSet, WorkerChannel
+from din.transport.channel import WORKER_DIED, OutputSet, WorkerChannel
 from din.wire.messages import Offer
 from din.wire.worker import ArenaLayout
 
@@ -94,6 +94,8 @@ class DirectWorkers:
         self._loop = loop
         self._replicas: dict[Key, _Replica] = {}
         self._patience = Patience(loop)
+        self.on_stuck: Callable[[NodeId, int], None] = lambda node_id, worker_id: None
+        """Told of a worker that lives and does not answer as it should: its agent is to end it."""
         self.on_cut_off: Callable[[Key, str], None] = lambda key, running: None
         """Told what a worker computed that broke off."""
 
@@ -218,6 +220,8 @@ class DirectWorkers:
         if replica is None:
             return
         channel = replica.workers.pop(worker_id, None)
+        if reason != WORKER_DIED:
+            self.on_stuck(key[2], worker_id)
         if channel is not None:
             self.on_cut_off(key, channel.interrupted)
         done = replica.revoking.pop(worker_id, None)
