@@ -20,7 +20,13 @@ from din.errors import UsageError
 HANDOVER_VARIABLE: Final = "DIN_CONFIG_JSON"
 """Environment variable in which a program finds its settings as JSON."""
 
+GIVEN_VARIABLE: Final = "DIN_GIVEN_JSON"
+"""Environment variable in which a program finds, as JSON, those of its settings that are in no file
+and no variable: what it reads its files again with."""
+
 Section = Literal["gateway", "node", "client"]
+LogLevel = Literal["info", "warning", "error"]
+LogFormat = Literal["auto", "json", "text"]
 DiscoveryMode = Literal["auto", "multicast", "unicast"]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Text = Annotated[str, Meta(max_length=4096)]
@@ -158,6 +164,12 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         int,
         Meta(ge=1000, le=86_400_000, description="how long nodes keep sealed slices without us"),
     ] = 120_000
+    log_level: Annotated[
+        LogLevel, Meta(description="lines below it are not written; a reload changes it")
+    ] = "info"
+    log_format: Annotated[
+        LogFormat, Meta(description="auto = text on a terminal, else one JSON object a line")
+    ] = "auto"
 
     @property
     def is_tls(self) -> bool:
@@ -292,6 +304,12 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             description="servers of others, by URL, whose models it brings in (docs/foreign.md)",
         ),
     ] = ()
+    log_level: Annotated[
+        LogLevel, Meta(description="lines below it are not written; a reload changes it")
+    ] = "info"
+    log_format: Annotated[
+        LogFormat, Meta(description="auto = text on a terminal, else one JSON object a line")
+    ] = "auto"
 
 
 class ClientConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

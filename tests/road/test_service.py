@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.road.manager import Manager
-from tests.road.processes import Network, get
+from tests.road.processes import ENVIRONMENT, Network, get, send, wait_for
 
 pytestmark = [pytest.mark.system]
 
@@ -62,3 +68,129 @@ def test_a_gateway_that_cannot_start_never_says_that_it_serves(tmp_path: Path) -
             first.send_signal(signal.SIGTERM)
             first.wait(20)
             network.stop()
+
+
+class Service:
+    """`din gateway start` or `din node start` under a manager, with a settings file of its own."""
+
+    def __init__(self, folder: Path, program: str, *flags: str) -> None:
+        folder.mkdir()
+        self.file = folder / "config" / "din" / "config.yaml"
+        self.file.parent.mkdir(parents=True)
+        self.log_path = folder / "log"
+        self.manager = Manager()
+        self._words = [str(Path(sys.executable).with_name("din")), program, "start", *flags]
+        self._environment = {
+            **ENVIRONMENT,
+            **self.manager.variables(),
+            "HOME": str(folder),
+            "XDG_STATE_HOME": str(folder / "s"),
+            "XDG_CONFIG_HOME": str(folder / "config"),
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, settings: str) -> None:
+        self.file.write_text(settings)
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._words,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # no terminal: SIGHUP asks for a reload
+            )
+        self.manager.hear("READY")
+
+    def reload(self, settings: str) -> dict[str, Any]:
+        """What the log says of it."""
+        before = len(self.lines("reload"))
+        self.file.write_text(settings)
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGHUP)
+        told = self.manager.hear("RELOADING")
+        assert told.pid == self.process.pid
+        assert int(told.facts["MONOTONIC_USEC"]) > 0
+        self.manager.hear("READY")
+        return wait_for("the log tells", lambda: self.lines("reload")[before:])[0]
+
+    def lines(self, word: str) -> list[dict[str, Any]]:
+        """Lines of the log about it: every one is a JSON object."""
+        read = self.log_path.read_text().splitlines()
+        return [line for line in map(json.loads, read) if word in line["event"]]
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGTERM)
+            assert self.process.wait(30) == 0
+        self.manager.__exit__(None, None, None)
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Service]:
+    # A flag stands above files, also when they are read again.
+    made = Service(tmp_path / "g", "gateway", "--port", "0", "--discovery-mode", "unicast")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Service]:
+    made = Service(tmp_path / "n", "node", "--name", "edge-1", "--port", "0")
+    yield made
+    made.stop()
+
+
+def url_of(gateway: Service) -> str:
+    return str(gateway.lines("ready")[-1]["url"])
+
+
+def posted(url: str, nbytes: int) -> int:
+    return send(url, "POST", "/v2/models/none/infer", b"x" * nbytes, {})[0]
+
+
+def test_a_gateway_takes_up_settings_while_it_serves_and_keeps_the_old_ones_when_they_are_broken(
+    gateway: Service,
+) -> None:
+    gateway.start("cluster: hall\nbody_bytes_max: 1024\n")
+    url = url_of(gateway)
+    assert posted(url, 2048) == 413
+    told = gateway.reload("cluster: hall\nbody_bytes_max: 4096\n")
+    assert (told["event"], told["changed"]) == ("reloaded", "body_bytes_max")
+    assert posted(url, 2048) != 413
+
+    told = gateway.reload("cluster: hall\nbody_bytes_max: [\n")
+    assert (told["event"], told["level"]) == ("reload failed", "warning")
+    assert "is not YAML" in told["error"]
+    told = gateway.reload("cluster: hall\nbody_bytes_max: small\n")
+    assert "body_bytes_max is 'small'" in told["error"]
+    assert posted(url, 2048) != 413
+    assert get(url, "/v2/health/ready")[0] == 200
+
+    # The port was given by a flag, the cluster cannot change while others know it.
+    told = gateway.reload("cluster: hall-2\nport: 1\nbody_bytes_max: 1024\nlog_level: warning\n")
+    assert posted(url, 2048) == 413
+    warned = wait_for("what waits is named", lambda: gateway.lines("reload warning"))[-1]
+    assert warned["unchanged"] == "cluster"
+    assert json.loads(get(url, "/api/v1/gateway")[1])["cluster"] == "hall"
+    assert gateway.lines("ready")[-1]["url"] == url
+
+
+def test_a_node_takes_up_labels_while_it_serves(gateway: Service, node: Service) -> None:
+    gateway.start("cluster: hall\n")
+    url = url_of(gateway)
+    settings = f"cluster: hall\nnode: {{gateway: '{url}', labels: {{line: '4'}}}}\n"
+    node.start(settings)
+
+    def labels() -> Any:
+        return json.loads(get(url, "/api/v1/nodes/edge-1")[1])["profile"]["labels"]
+
+    assert labels() == {"line": "4"}
+    told = node.reload(settings.replace("'4'", "'5'"))
+    assert (told["event"], told["changed"]) == ("reloaded", "labels")
+    wait_for("the gateway knows them", lambda: labels() == {"line": "5"})
+    told = node.reload("cluster: hall\nnode: {labels: 5}\n")
+    assert (told["event"], told["level"]) == ("reload_failed", "warning")
+    assert labels() == {"line": "5"}
+    # Nothing was loaded anew, no session begun.
+    assert len(node.lines("started")) == 1

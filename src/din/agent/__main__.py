@@ -15,7 +15,7 @@ def main() -> int:
         # Read by the C library before any code of ours runs: start again, under the same pid.
         os.environ[_ONE_ARENA] = "1"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-    from din.agent.program import run_agent
+    from din.agent.serving import run_agent
     from din.config import NodeConfig, received_config
     from din.errors import DinError
 

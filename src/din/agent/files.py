@@ -84,6 +84,10 @@ class SliceFiles:
         self._checked: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
 
+    def allow(self, quota_bytes: int) -> None:
+        """Another quota from now on; what is over it goes when room is wanted next."""
+        self._quota_bytes = quota_bytes
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing is kept: this node has held no slice yet."""

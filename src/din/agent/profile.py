@@ -73,7 +73,7 @@ def make_profile(
             else found.accelerator_memory_mib
         ),
         versions=found.versions,
-        labels=_labels(config),
+        labels=labels_of(config),
         addresses=addresses,
         fingerprint_sha256=found.sha256,
         protocol_versions=(PROTOCOL_VERSION,),
@@ -91,7 +91,7 @@ def sensor_settings(config: NodeConfig) -> SensorSettings:
     )
 
 
-def _labels(config: NodeConfig) -> dict[str, str]:
+def labels_of(config: NodeConfig) -> dict[str, str]:
     """The operator's labels; NPU cores are one more, so that slices may ask for them."""
     if config.npu_core is None:
         return config.labels

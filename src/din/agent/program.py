@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -29,40 +28,28 @@ from din.agent.log import Log
 from din.agent.named import Named
 from din.agent.offers import Offers
 from din.agent.peers import Peers
-from din.agent.profile import (
-    check_host,
-    look_for_accelerator,
-    make_profile,
-    sensor_settings,
-)
+from din.agent.profile import labels_of
 from din.agent.router import Router
 from din.agent.senses import Senses
 from din.agent.slices import Slices
 from din.agent.socket_path import socket_path
-from din.agent.standing import told
-from din.agent.trust import NodeTrust, open_trust
+from din.agent.trust import NodeTrust
 from din.agent.unsealer import Unsealer
 from din.agent.way_news import WayNews
 from din.agent.zygotes import Zygotes
 from din.config import NodeConfig
 from din.domain.node import NodeHealth, NodeProfile
-from din.errors import DeadlineExceeded, DinError
+from din.errors import DinError
 from din.execution.events import SliceKey
 from din.sandbox.asking import try_sandbox
 from din.system.bound import Bound, write_bound
-from din.system.descriptors import raise_limit
-from din.system.identity import NODE_STRIDE, Identity, claim_directory, start_error
-from din.system.lines import unblock_stderr
+from din.system.identity import Identity
 from din.system.log import is_read_by_a_person
 from din.system.memory import give_memory_back
 from din.system.network import AddressWatch
-from din.system.notify import ServiceManager
-from din.system.privacy import hide
 from din.system.sensors import Sensors
-from din.system.signals import ToldTwice, stop_signals
 from din.transport.find import browse, browse_command
 from din.transport.http_client import HttpClient, fetch
-from din.transport.membership import FOLDER, has_joined
 from din.transport.redial import Redialler
 from din.transport.server import LinkServer
 from din.wire.messages import AnyMessage
@@ -181,6 +168,14 @@ class Agent:
         """End at once, and our workers with us: somebody does not want to wait."""
         self._log.error("stopped_at_once", unfinished=self._executor.queue_length)
         os._exit(1)
+
+    def take_up(self, config: NodeConfig) -> None:
+        """What changes while it runs: labels, and the disk for slices."""
+        self._files.allow(config.slice_quota_mib * 1024 * 1024)
+        labels = labels_of(config)
+        if labels != self._profile.labels:
+            self._profile = replace(self._profile, labels=labels)
+            self._joiner.look_again()
 
     @property
     def gateway_url(self) -> str:
@@ -352,54 +347,3 @@ class Agent:
         await self._zygote.stop()
         await asyncio.sleep(0)  # closed links tell their handler in the next turn
         self._log.report("stopped")
-
-
-async def serve(config: NodeConfig) -> None:
-    """Run one node until a signal. Raises DinError."""
-    manager = ServiceManager(os.environ)
-    check_host(config, has_joined=has_joined(Path(config.state_dir) / FOLDER))
-    with claim_directory(Path(config.state_dir), f"din node {config.name}") as claim:
-        identity = claim.next_identity(stride=NODE_STRIDE)
-        try:
-            accelerator, found = look_for_accelerator(config)
-        except DeadlineExceeded as error:
-            accelerator = found = None
-            Log().report("accelerator_lost", reason=error.message)
-        sensors = Sensors(sensor_settings(config), accelerator)
-        trust = open_trust(config, identity.node_id)
-        walls = try_sandbox()
-        Log().report("sandbox", level=walls.level, reason=walls.reason)
-        profile = make_profile(
-            config, identity, found, (), has_joined=trust is not None, sandbox_level=walls.level
-        )
-        agent = Agent(config, identity, sensors, profile, trust)
-        loop = asyncio.get_running_loop()
-
-        def stop() -> None:
-            manager.stopping()
-            agent.stop()
-
-        told_to_stop = ToldTwice(stop, agent.end, loop.time)
-        for number in stop_signals():
-            loop.add_signal_handler(number, told_to_stop)
-        sensors.start()
-        try:
-            async with told(manager, lambda: agent.gateway_url):
-                await agent.run()
-        finally:
-            sensors.stop()
-
-
-def run_agent(config: NodeConfig) -> int:
-    """The agent's main; the exit code."""
-    hide()
-    unblock_stderr()
-    raise_limit()
-    try:
-        asyncio.run(serve(config))
-    except (DinError, OSError) as fault:
-        error = start_error(fault)
-        # Once, and in the words of every command: a person reads it, and so does who waits for it.
-        sys.stderr.write(f"error: {error.story()}\n")
-        return error.exit_code
-    return 0

@@ -16,23 +16,24 @@ else the manager would end a sound node, and hold up the machine's start, for a 
 LOOK_S: Final = 0.2
 
 
+def standing(url: str) -> str:
+    """For `systemctl status`; `url` is the gateway's, empty = none."""
+    return f"joined {url}" if url else "not joined: looks for its gateway"
+
+
 @asynccontextmanager
 async def told(manager: ServiceManager, gateway_url: Callable[[], str]) -> AsyncGenerator[None]:
     """While the agent runs inside, the manager knows how it stands."""
 
-    def standing() -> str:
-        url = gateway_url()
-        return f"joined {url}" if url else "not joined: looks for its gateway"
-
     async def tell() -> None:
         if not manager.is_there:
             return
-        alive = asyncio.ensure_future(manager.keep_told(standing))
+        alive = asyncio.ensure_future(manager.keep_told(lambda: standing(gateway_url())))
         try:
             end_s = asyncio.get_running_loop().time() + UNJOINED_S_MAX
             while not gateway_url() and asyncio.get_running_loop().time() < end_s:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
-            manager.ready(standing())
+            manager.ready(standing(gateway_url()))
             await alive
         finally:
             alive.cancel()

@@ -64,6 +64,10 @@ class ArtifactFolder:
             left_over.unlink(missing_ok=True)
         self.partials = Partials(path)
 
+    def allow(self, quota_bytes: int) -> None:
+        """Another quota from now on; what is stored stays."""
+        self._quota_bytes = quota_bytes
+
     def size(self, sha256: str) -> int | None:
         """Bytes of an artifact, or None when it is not here. Raises UsageError for a bad hash."""
         try:

@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 from collections.abc import AsyncGenerator
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Final
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 REFRESH_SECONDS: Final = 10.0
 """How often interfaces are looked at again."""
 DAY_MS: Final = 24 * 3600 * 1000
+MIB: Final = 1024 * 1024
 STATE_FILE: Final = "gateway.json"
 REST_S: Final = 5.0
 GARBAGE_OBJECTS: Final = 10_000
@@ -123,7 +125,7 @@ async def _serve(
         gateway.roll.is_own_plain = not own
     if secure is not None:
         _hear_datagrams(gateway, config, reach, stack)
-    server = await _front(gateway, config, reach, access, enrolment, sock, secure)
+    server, front = await _front(gateway, config, reach, access, enrolment, sock, secure)
     stack.push_async_callback(server.stop)
     await stack.enter_async_context(_announced(config, identity, reach, log))
     if warning := schedule.warning():
@@ -136,7 +138,18 @@ async def _serve(
     log(
         "ready", url=reach.url, cluster=config.cluster, gateway_id=identity.node_id, pid=os.getpid()
     )
-    return Served(reach.url, lambda: len(gateway.fleet.fleet_nodes()))
+    take_up = partial(_take_up, front, effects.artifacts, trust)
+    return Served(reach.url, lambda: len(gateway.fleet.fleet_nodes()), take_up)
+
+
+def _take_up(
+    front: Front, artifacts: ArtifactFolder, trust: GatewayTrust | None, fresh: GatewayConfig
+) -> None:
+    """What changes while a gateway runs. Raises Unavailable for a certificate that is broken."""
+    front.limits = _limits(fresh)
+    artifacts.allow(fresh.artifact_quota_mib * MIB)
+    if trust is not None:
+        trust.reload()
 
 
 def _take_links(
@@ -172,7 +185,7 @@ def _effects(
     schedule: BeatSchedule,
     log: Log,
 ) -> Effects:
-    artifacts = ArtifactFolder(state / "artifacts", config.artifact_quota_mib * 1024 * 1024)
+    artifacts = ArtifactFolder(state / "artifacts", config.artifact_quota_mib * MIB)
     vault = _vault(config, state)
     cache = opened_cache(state / "slicing-cache", artifacts, config, log)
     return Effects(
@@ -300,7 +313,7 @@ async def _front(
     enrolment: Enrolment | None,
     sock: socket.socket,
     secure: Secure | None,
-) -> HttpServer:
+) -> tuple[HttpServer, Front]:
     service = GatewayService(
         gateway,
         cluster=config.cluster,
@@ -311,16 +324,20 @@ async def _front(
         is_insecure_network=not is_loopback(config.plain_host),
         is_key_required=config.require_key,
     )
-    limits = FrontLimits(
+    limits = _limits(config)
+    front = Front(Turns(service, service), limits, access.admission)
+    examination = Examination(gateway.models, gateway.examiner, access.audit)
+    app = build_app(service, service, limits, access.service, enrolment, examination)
+    return await serve(app, front, sock, secure), front
+
+
+def _limits(config: GatewayConfig) -> FrontLimits:
+    return FrontLimits(
         body_bytes_max=config.body_bytes_max,
         buffered_bytes_max=config.buffered_bytes_max,
         # The other descriptors are for links, workers and files.
         connections_max=min(config.connections_max, raise_limit() // 2),
     )
-    front = Front(Turns(service, service), limits, access.admission)
-    examination = Examination(gateway.models, gateway.examiner, access.audit)
-    app = build_app(service, service, limits, access.service, enrolment, examination)
-    return await serve(app, front, sock, secure)
 
 
 @contextlib.asynccontextmanager

@@ -74,6 +74,11 @@ class GatewayTrust:
         )
         return True
 
+    def reload(self) -> None:
+        """Use the certificate as it lies on disk, for connections to come. Raises Unavailable."""
+        for context in self._contexts:
+            take_new_certificate(context, self.files)
+
     async def keep_fresh(self) -> None:
         """For ever; the caller cancels it. A failure is reported and tried again."""
         while True:

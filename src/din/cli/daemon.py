@@ -23,8 +23,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from din.cli.sources import load_gateway, load_node
 from din.client.credentials import KEY_VARIABLE
-from din.config import HANDOVER_VARIABLE, Config, encode_config
+from din.config import GIVEN_VARIABLE, HANDOVER_VARIABLE, Config, GatewayConfig, encode_config
 from din.domain.malformed import MALFORMED
 from din.errors import Conflict, Denied, DinError, Internal, Unavailable, every_error
 from din.system.privacy import make_private
@@ -231,12 +232,25 @@ def program_command(module: str) -> list[str]:
 def program_environment(config: Config, environment: Mapping[str, str]) -> dict[str, str]:
     """The environment of a program: ours, with its settings in it and without our API key."""
     kept = {name: text for name, text in environment.items() if name != KEY_VARIABLE}
+    load = load_gateway if isinstance(config, GatewayConfig) else load_node
     return {
         **kept,
         HANDOVER_VARIABLE: encode_config(config),
+        GIVEN_VARIABLE: _given_json(config, load({}, environment)),
         "ORT_DISABLE_TELEMETRY": "1",
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def _given_json(config: Config, base: Config) -> str:
+    """What `config` has of its own above `base`, which files and variables alone would make."""
+    return msgspec.json.encode(
+        {
+            name: getattr(config, name)
+            for name in config.__struct_fields__
+            if getattr(config, name) != getattr(base, name)
+        }
+    ).decode()
 
 
 def _turn_over(log_path: Path) -> None:

@@ -29,6 +29,7 @@ from din.cli.knobs import (
 )
 from din.client.credentials import KEY_VARIABLE
 from din.config import (
+    GIVEN_VARIABLE,
     HANDOVER_VARIABLE,
     SECTIONS,
     GatewayConfig,
@@ -196,7 +197,7 @@ def _environment_values(
     section: Section, environment: Mapping[str, str]
 ) -> tuple[dict[str, Origin], tuple[str, ...]]:
     values: dict[str, Origin] = {}
-    known = {HANDOVER_VARIABLE, "DIN_SKIP_CONSOLE", KEY_VARIABLE}
+    known = {HANDOVER_VARIABLE, GIVEN_VARIABLE, "DIN_SKIP_CONSOLE", KEY_VARIABLE}
     for each in SECTIONS:
         for key in SECTIONS[each].__struct_fields__:
             own, shared = f"DIN_{each}_{key}".upper(), f"DIN_{key}".upper()

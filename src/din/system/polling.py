@@ -76,6 +76,10 @@ class PolledSensor(Generic[_Value]):
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
+    def poll_every(self, interval_ms: int) -> None:
+        """Another interval from the next reading on."""
+        self._interval_ms = interval_ms
+
     def value(self) -> _Value | None:
         """The last good value unless it is too old."""
         last = self._last

@@ -106,6 +106,11 @@ class Sensors:
         for sensor in self._polled():
             sensor.start()
 
+    def poll_every(self, interval_ms: int) -> None:
+        """Another interval from the next reading on."""
+        for sensor in self._polled():
+            sensor.poll_every(interval_ms)
+
     def stop(self) -> None:
         """End polling."""
         for sensor in self._polled():
