@@ -17,7 +17,6 @@ import errno
 import hashlib
 import os
 import re
-import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -57,7 +56,8 @@ FreeBytes = Callable[[Path], int]
 
 def disk_free_bytes(folder: Path) -> int:
     """What an ordinary process may still write. Raises OSError."""
-    return shutil.disk_usage(folder).free
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
 
 
 class SliceFiles:

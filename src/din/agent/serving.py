@@ -7,12 +7,11 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from din.agent.log import Log
 from din.agent.profile import check_host, look_for_accelerator, make_profile, sensor_settings
 from din.agent.program import Agent
-from din.agent.standing import standing, told
 from din.agent.trust import open_trust
 from din.config import NodeConfig
 from din.errors import DeadlineExceeded, DinError
@@ -21,12 +20,14 @@ from din.system.descriptors import raise_limit
 from din.system.identity import NODE_STRIDE, claim_directory, start_error
 from din.system.lines import unblock_stderr
 from din.system.log import choose_log, is_read_by_a_person
-from din.system.notify import ServiceManager
 from din.system.privacy import hide
-from din.system.reload import Reloader
 from din.system.sensors import Sensors
 from din.system.signals import ToldTwice, is_reload_signal, stop_signals
 from din.transport.membership import FOLDER, has_joined
+
+if TYPE_CHECKING:
+    from din.system.notify import ServiceManager
+    from din.system.reload import Reloader
 
 LIVE: Final = frozenset(
     {"labels", "log_format", "log_level", "slice_quota_mib", "temp_poll_interval_ms"}
@@ -36,7 +37,7 @@ LIVE: Final = frozenset(
 
 async def serve(config: NodeConfig) -> None:
     """Run one node until a signal. Raises DinError."""
-    manager = ServiceManager(os.environ)
+    manager = _manager()
     choose_log(config.log_level, config.log_format)
     check_host(config, has_joined=has_joined(Path(config.state_dir) / FOLDER))
     with claim_directory(Path(config.state_dir), f"din node {config.name}") as claim:
@@ -57,43 +58,78 @@ async def serve(config: NodeConfig) -> None:
         _heed_signals(agent, config, sensors, manager)
         sensors.start()
         try:
-            async with told(manager, lambda: agent.gateway_url):
+            if manager is None:
                 await agent.run()
+            else:
+                await _run_told(agent, manager)
         finally:
             sensors.stop()
 
 
+def _manager() -> ServiceManager | None:
+    """Who wants to be told how we stand; mostly nobody, and then a node spares the code for it."""
+    if "NOTIFY_SOCKET" not in os.environ:
+        return None
+    from din.system.notify import ServiceManager
+
+    return ServiceManager(os.environ)
+
+
+async def _run_told(agent: Agent, manager: ServiceManager) -> None:
+    from din.agent.standing import told
+
+    async with told(manager, lambda: agent.gateway_url):
+        await agent.run()
+
+
 def _heed_signals(
-    agent: Agent, config: NodeConfig, sensors: Sensors, manager: ServiceManager
+    agent: Agent, config: NodeConfig, sensors: Sensors, manager: ServiceManager | None
 ) -> None:
     loop = asyncio.get_running_loop()
+    # Made when it is asked for the first time: an idle node has memory for what it does.
+    made: list[tuple[Reloader[NodeConfig], asyncio.Task[None]]] = []
 
-    def take_up(fresh: NodeConfig) -> None:
-        choose_log(fresh.log_level, fresh.log_format)
-        sensors.poll_every(fresh.temp_poll_interval_ms)
-        agent.take_up(fresh)
-
-    reloader = Reloader(
-        config,
-        LIVE,
-        take_up,
-        manager=manager,
-        standing=lambda: standing(agent.gateway_url),
-        report=Log(is_plain=is_read_by_a_person()).report,
-        environment=os.environ,
-    )
-    reloading = loop.create_task(reloader.run())
+    def reload() -> None:
+        if not made:
+            reloader = _reloader(agent, config, sensors, manager)
+            made.append((reloader, loop.create_task(reloader.run())))
+        made[0][0].ask()
 
     def stop() -> None:
-        reloading.cancel()
-        manager.stopping()
+        for _, reloading in made:
+            reloading.cancel()
+        if manager is not None:
+            manager.stopping()
         agent.stop()
 
     told_to_stop = ToldTwice(stop, agent.end, loop.time)
     for number in stop_signals():
         loop.add_signal_handler(number, told_to_stop)
     if is_reload_signal():
-        loop.add_signal_handler(signal.SIGHUP, reloader.ask)
+        loop.add_signal_handler(signal.SIGHUP, reload)
+
+
+def _reloader(
+    agent: Agent, config: NodeConfig, sensors: Sensors, manager: ServiceManager | None
+) -> Reloader[NodeConfig]:
+    from din.agent.standing import standing
+    from din.system.notify import ServiceManager
+    from din.system.reload import Reloader
+
+    def take_up(fresh: NodeConfig) -> None:
+        choose_log(fresh.log_level, fresh.log_format)
+        sensors.poll_every(fresh.temp_poll_interval_ms)
+        agent.take_up(fresh)
+
+    return Reloader(
+        config,
+        LIVE,
+        take_up,
+        manager=manager or ServiceManager({}),
+        standing=lambda: standing(agent.gateway_url),
+        report=Log(is_plain=is_read_by_a_person()).report,
+        environment=os.environ,
+    )
 
 
 def run_agent(config: NodeConfig) -> int:

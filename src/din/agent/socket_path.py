@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,8 @@ def socket_path(state_dir: Path, node_id: str) -> Path:
     path = state_dir / "node.sock"
     if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
         return path
+    import tempfile  # for this alone: most nodes have a short path, and little memory
+
     runtime = os.environ.get("XDG_RUNTIME_DIR") or ""
     folder = (
         Path(runtime) / "din" if runtime else Path(tempfile.gettempdir()) / f"din-{os.getuid()}"

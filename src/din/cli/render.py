@@ -11,6 +11,7 @@ import msgspec
 
 from din.cli.options import gateway_settings, node_settings
 from din.config import GIVEN_VARIABLE, Config, encode_config
+from din.domain.malformed import MALFORMED
 from din.errors import DinError, UsageError
 
 PROGRAMS: Final = ("gateway", "node")
@@ -31,7 +32,7 @@ def _settings(arguments: list[str]) -> Config:
         raise UsageError(f"{arguments} is none of {PROGRAMS}", hint="python -m din.cli.render node")
     try:
         given: object = msgspec.json.decode(os.environ.get(GIVEN_VARIABLE, "{}"))
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise UsageError(f"{GIVEN_VARIABLE} is broken: {error}", hint="start it again") from None
     flags = cast("dict[str, object]", given) if isinstance(given, dict) else {}
     return gateway_settings(flags) if arguments[0] == "gateway" else node_settings(flags)

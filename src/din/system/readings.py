@@ -4,11 +4,12 @@ nothing usable in them."""
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
+
+from din.system.tools import find_tool
 
 TOOL_SECONDS_MAX: Final = 5.0
 TEXT_BYTES_MAX: Final = 64 * 1024
@@ -57,7 +58,7 @@ def read_number(path: Path) -> float | None:
 
 def run_tool(command: Sequence[str]) -> str | None:
     """Run a vendor's tool with a time limit."""
-    path = shutil.which(command[0])
+    path = find_tool(command[0])
     if path is None:
         return None
     try:

@@ -16,6 +16,7 @@ from typing import Final, Generic
 import msgspec
 
 from din.config import GIVEN_VARIABLE, AnyConfig, GatewayConfig
+from din.domain.malformed import MALFORMED
 from din.errors import DinError, Unavailable, UsageError
 from din.system.notify import ServiceManager
 
@@ -103,7 +104,7 @@ async def fresh_config(struct: type[AnyConfig], environment: Mapping[str, str]) 
         )
     try:
         return msgspec.json.decode(output, type=struct)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise UsageError(f"the settings cannot be read: {error}", hint="din config show") from None
 
 

@@ -7,7 +7,6 @@ counts its over-current events: a count that grew tells of now.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from din.domain.node import SPEED_LIMITS, SpeedLimit
 from din.system.clock import monotonic_ms
 from din.system.polling import Source
 from din.system.readings import Run, read_number, read_text, run_tool
+from din.system.tools import find_tool
 
 PI_FILE: Final = "sys/devices/platform/soc/soc:firmware/get_throttled"
 PI_TOOL: Final = ("vcgencmd", "get_throttled")
@@ -41,7 +41,7 @@ def throttling_source(
 ) -> Source[Limits] | None:
     """What tells of throttling here; None where nothing does."""
     has_file = pi_flags(read_text(root / PI_FILE)) is not None
-    asks_tool = has_tool() if has_tool is not None else shutil.which(PI_TOOL[0]) is not None
+    asks_tool = has_tool() if has_tool is not None else find_tool(PI_TOOL[0]) is not None
     is_answered = asks_tool and pi_flags(run(PI_TOOL)) is not None
     if has_file or is_answered:
         words = "vcgencmd" if not has_file else "firmware flags"
