@@ -41,7 +41,6 @@ from din.config import NodeConfig
 from din.domain.node import NodeHealth, NodeProfile
 from din.errors import DinError
 from din.execution.events import SliceKey
-from din.sandbox.asking import try_sandbox
 from din.system.bound import Bound, write_bound
 from din.system.identity import Identity
 from din.system.log import is_read_by_a_person

@@ -188,7 +188,7 @@ def _compressed(name: str, sliced: Sliced, crossing: list[str], count: int) -> I
     yield figure(f"{name}, bytes that are left", left / nbytes, "of what came", what)
 
 
-def _decompressed(compressor: Compressor, name: str, value: Any, frame: bytes) -> None:
+def _decompressed(compressor: Compressor, name: str, value: Any, frame: bytes | bytearray) -> None:
     word = next(word for word, dtype in NUMPY_TYPES.items() if dtype == value.dtype)
     meta = TensorMeta(name, word, value.shape, len(frame), ZSTD)
     compressor.decompress(memoryview(frame), meta)
