@@ -25,7 +25,7 @@ ODD_VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 MEMORY_FACTOR, MEMORY_BYTES_FREE = 200, 2**23
 """An object takes some sixty bytes, and JSON makes one of two: `1,`."""
-CALLS_FACTOR, CALLS_FREE = 60, 40_000
+CALLS_FACTOR, CALLS_FREE = 60, 80_000
 
 
 def bytes_mutants(seeds: Sequence[bytes], count: int, seed: int) -> Iterator[bytes]:

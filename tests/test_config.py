@@ -180,6 +180,7 @@ def test_every_knob_has_a_meaning_what_it_allows_and_a_default_that_fits() -> No
         assert knob.meaning
         assert knob.allowed
         ends = {"ms": "_ms", "MiB": "_mib", "MB": "_mb", "bytes": "bytes_max", "days": "_days"}
+        ends["MiB/s"] = "_mib_per_second"
         assert not knob.unit or knob.key.endswith(ends[knob.unit])
     build(GatewayConfig, collect("gateway", {}, {"HOME": "/nowhere"}).values)
     build(NodeConfig, collect("node", {}, {"HOME": "/nowhere"}).values)

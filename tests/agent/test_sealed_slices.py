@@ -178,7 +178,7 @@ def test_a_tampered_file_is_refused_at_a_workers_restart_too(tmp_path: Path) -> 
         (worker,) = worker_pids(cluster.node.process.pid)
         os.kill(worker, signal.SIGKILL)
         died, _, _ = await cluster.gateway.message(WorkerDied, nth=1)
-        assert "does not open" in died.reason
+        assert "does not open" in died.death.reason
 
     play(tmp_path, story)
 

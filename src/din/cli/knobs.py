@@ -83,6 +83,7 @@ def knob_of(struct: type[Config | ClientConfig], key: str) -> Knob:
     hint = get_type_hints(struct, include_extras=True)[key]
     schema: dict[str, Any] = msgspec.json.schema(hint)
     unit = next((UNITS[part] for part in key.split("_") if part in UNITS), "")
+    unit += "/s" if key.endswith("_per_second") else ""
     meaning = str(schema.get("description", ""))
     return Knob(section, key, defaults_of(section)[key], _allowed(schema), unit, meaning)
 
