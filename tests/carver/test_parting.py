@@ -19,6 +19,7 @@ from din.errors import DinError, Internal
 
 TAKEN_OVER = """
 import ctypes, os, signal, sys
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as the carver's main does
 from din.carver import parting
 from din.carver.carve import read_request
 def taken(request, contents, store, version):

@@ -283,23 +283,23 @@ def test_no_node_for_a_backend_is_said_in_the_words_of_the_seeds(network: Networ
     path = strategy(
         network,
         {
-            "model_id": "vino",
+            "model_id": "engine",
             "slicing_strategy": {
                 "partition_points": ["add.1"],
-                "backend_map": {"add.0:add.1": "openvino", "add.2:add.2": "onnxruntime"},
+                "backend_map": {"add.0:add.1": "tensorrt", "add.2:add.2": "onnxruntime"},
             },
         },
     )
     text = refused(network.din("model", "register", "--config", path), 3, "plain", "onnxruntime")
-    assert text.splitlines()[0] == "error: no compatible device found for backend openvino"
+    assert text.splitlines()[0] == "error: no compatible device found for backend tensorrt"
     # It stays registered, and a request for it says the same instead of hanging.
     body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [0] * 8}]}
     status, answer = post_json(
-        network.url, "/v2/models/vino/infer", {**body, "parameters": {"timeout_ms": 300}}
+        network.url, "/v2/models/engine/infer", {**body, "parameters": {"timeout_ms": 300}}
     )
     assert status == 503, answer
-    assert "no compatible device found for backend openvino" in answer["error"]
-    assert network.din("model", "remove", "vino", "--yes").returncode == 0
+    assert "no compatible device found for backend tensorrt" in answer["error"]
+    assert network.din("model", "remove", "engine", "--yes").returncode == 0
 
 
 def test_a_device_type_that_differs_in_one_part_names_part_and_nearest_node(
