@@ -21,13 +21,13 @@ from msgspec import inspect as types
 
 from din.api.trust import TokenList
 from din.domain.audit import AuditCheck, AuditList
+from din.domain.gateway_view import GatewayView
 from din.domain.heat import HeatView
 from din.domain.keys import KeyList
 from din.domain.profile import ProfileView, VerifyView
 from din.domain.request import Trace
 from din.domain.views import (
     CutsView,
-    GatewayView,
     ModelList,
     ModelView,
     NodeList,

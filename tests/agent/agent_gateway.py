@@ -15,10 +15,10 @@ import msgspec
 
 from din.config import HANDOVER_VARIABLE, NodeConfig, encode_config
 from din.domain.deployment import Epoch, Route
+from din.domain.gateway_view import GatewayView
 from din.domain.model import Artifact, Edge, Slice
 from din.domain.node import NodeId, NodeProfile
 from din.domain.tensor import TensorMeta, TensorSpec, offsets_of
-from din.domain.views import GatewayView
 from din.transport.link import Link
 from din.transport.server import LinkServer
 from din.wire.heartbeat import decode_heartbeat, encode_heartbeat_answer

@@ -10,7 +10,7 @@ from din.discovery.admission import Terms, admit
 from din.discovery.events import AnswerBeat, NodeLeft
 from din.discovery.membership import Membership
 from din.discovery.schedule import BeatSchedule
-from din.domain.views import ErrorView, GatewayView
+from din.domain.gateway_view import ErrorView, GatewayView
 from din.errors import DinError, NotFound, Unreachable
 from din.wire.heartbeat import decode_heartbeat, encode_heartbeat_answer
 from din.wire.registration import decode_registration, encode_answer

@@ -15,8 +15,8 @@ from din.agent.join import Joined, Joiner
 from din.agent.search import gateway_url
 from din.discovery.membership import Membership
 from din.discovery.schedule import BeatSchedule
+from din.domain.gateway_view import ErrorView
 from din.domain.node import NodeHealth, NodeId, NodeProfile
-from din.domain.views import ErrorView
 from din.errors import Denied, TooLarge, UsageError
 from din.flow.backoff import Backoff
 from din.system.clock import monotonic_ms

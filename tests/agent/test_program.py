@@ -609,7 +609,9 @@ def _children(pid: int) -> list[int]:
 
 
 def _asks(pid: int) -> bool:
+    """Or is one that has ended, or is about to become one."""
     try:
-        return b"din.backends" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except ProcessLookupError:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
         return True
+    return not words or b"din.backends" in words or b"din.agent" in words

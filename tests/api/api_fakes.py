@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from din.domain.enrolment import RevokedView
+from din.domain.gateway_view import GatewayView
 from din.domain.heat import CoreHeat, HeatView
 from din.domain.model import ModelManifest
 from din.domain.node import NodeHealth
@@ -22,15 +23,7 @@ from din.domain.profile import (
 from din.domain.request import Trace, TraceStep
 from din.domain.tensor import BYTES, DTYPE_BYTES, TensorMeta, TensorSpec
 from din.domain.trust import Caller, Peer
-from din.domain.views import (
-    GatewayView,
-    ModelList,
-    ModelView,
-    NodeList,
-    NodeView,
-    PlanSlices,
-    RegisterModel,
-)
+from din.domain.views import ModelList, ModelView, NodeList, NodeView, PlanSlices, RegisterModel
 from din.errors import Conflict, NotFound, UsageError
 from din.gateway.service import InferenceAnswer, InferenceCall, InferenceDone
 

@@ -15,9 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from din.carver import files
 from din.domain.cuts import CutTable
+from din.domain.gateway_view import ErrorView
 from din.domain.model import AnalyseRequest, CarveAnswer, CarveRequest
 from din.domain.strategy import Strategy
-from din.domain.views import ErrorView
 from din.errors import BadModel, Denied, NotFound, Unavailable
 
 pytestmark = pytest.mark.system

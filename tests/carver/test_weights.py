@@ -14,9 +14,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from din.carver.carve import open_contents
+from din.domain.gateway_view import ErrorView
 from din.domain.model import EXTERNAL_FILES_MAX, CarveAnswer, CarveRequest, ExternalFile
 from din.domain.strategy import Strategy
-from din.domain.views import ErrorView
 from din.errors import TooLarge
 
 pytestmark = pytest.mark.system

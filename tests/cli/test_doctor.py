@@ -13,8 +13,9 @@ from din.cli import doctor_network
 from din.cli.doctor_gateway import audit_row, clock_row, keys_row
 from din.cli.doctor_machine import check_sandbox
 from din.domain.audit import AuditCheck
+from din.domain.gateway_view import GatewayView, SlicingCacheView
 from din.domain.keys import KeyList, KeyView
-from din.domain.views import GatewayView, ModelList, SlicingCacheView
+from din.domain.views import ModelList
 from din.errors import Denied, Unauthenticated
 from tests.cli.conftest import Run
 from tests.client.fake_gateway import (

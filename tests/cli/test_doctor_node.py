@@ -16,8 +16,8 @@ from din.cli.check import Check, Place
 from din.cli.doctor_disk import CLOCK_FIX
 from din.cli.doctor_node import check_admission
 from din.domain.enrolment import Membership
+from din.domain.gateway_view import GatewayView
 from din.domain.trust import PeerName
-from din.domain.views import GatewayView
 from din.errors import Unauthenticated
 from din.system.identity import claim_directory
 from din.trust.authority import Authority

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from din.domain.gateway_view import GatewayView
 from din.domain.model import CutFacts, ModelManifest
 from din.domain.node import NodeHealth, NodeId, NodeProfile
 from din.domain.plan import Placement, Plan, Rejection
 from din.domain.request import AttemptRecord, Span, Trace, TraceStep
 from din.domain.tensor import TensorSpec
 from din.domain.views import (
-    GatewayView,
     ModelList,
     ModelView,
     NodeList,

@@ -5,9 +5,9 @@ import re
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
+from din.domain.gateway_view import SlicingCacheView
 from din.domain.node import FleetNode, NodeHealth, NodeId, NodeProfile
 from din.domain.request import SliceTiming
-from din.domain.views import SlicingCacheView
 from din.gateway.telemetry.metrics import OK, SLICE_SERIES_MAX, GatewayMetrics
 
 

@@ -18,8 +18,8 @@ from typing import Final, Literal, Protocol
 import msgspec
 from msgspec import Struct
 
+from din.domain.gateway_view import ErrorView, GatewayView
 from din.domain.malformed import MALFORMED
-from din.domain.views import ErrorView, GatewayView
 from din.errors import DinError, Unreachable, UsageError, error_of_code
 from din.system.identity import write_atomically
 from din.transport.find import Browsed

@@ -15,6 +15,7 @@ from din.api.seeds import SeedRequest
 from din.api.trust import TokenList
 from din.domain.audit import AuditCheck, AuditList
 from din.domain.enrolment import CreateToken, JoinOrder, NewToken, RenewOrder
+from din.domain.gateway_view import ErrorView, GatewayView
 from din.domain.heat import HeatView
 from din.domain.keys import CreateKey, KeyCreated, KeyList, KeyView
 from din.domain.profile import ProfileModel, ProfileView, VerifyModel, VerifyView
@@ -22,8 +23,6 @@ from din.domain.request import Trace
 from din.domain.result import CONTENT_TYPE as RESULT_TYPE
 from din.domain.views import (
     CutsView,
-    ErrorView,
-    GatewayView,
     LabelNode,
     ModelList,
     ModelView,

@@ -19,7 +19,7 @@ import msgspec
 
 from din.carver.carve import read_request
 from din.carver.parting import carry_out
-from din.domain.views import ErrorView
+from din.domain.gateway_view import ErrorView
 from din.errors import DinError, Internal, TooLarge
 from din.system.privacy import end_with_parent, hide
 

@@ -3,6 +3,7 @@ what that makes. A request is carried out by both."""
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import sys
@@ -10,7 +11,7 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
@@ -19,14 +20,31 @@ from din.carver.confine import address_bytes_max, give_up, part_from_others
 from din.carver.files import Content
 from din.carver.keeper import Keeper, complaint_in, ended, store_nothing, store_of
 from din.carver.spoken import Ended, Speaker
+from din.domain.gateway_view import ErrorView
 from din.domain.malformed import MALFORMED
 from din.domain.model import MODEL_FILE, CarveRequest
-from din.domain.views import ErrorView
 from din.errors import DinError, Internal, error_of_code
 from din.worker.confine import close_others, die_with_parent
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 READERS: Final = ("din.slicing.slicer", "din.carver.packs")
 """All that reads models, `onnx` with it."""
+
+
+class Complaints(io.RawIOBase):
+    """Standard error of the confined part: what finds no room is lost, and fails nobody."""
+
+    def writable(self) -> bool:
+        """Yes."""
+        return True
+
+    def write(self, data: Buffer, /) -> int:
+        """All of it, as far as the writer shall know."""
+        with suppress(BlockingIOError, BrokenPipeError):
+            os.write(2, data)
+        return memoryview(data).nbytes
 
 
 def carry_out(request: Request, *, is_insecure: bool = False) -> bytes:
@@ -90,6 +108,8 @@ def _read_model(
         close_others({stream.fileno(), complaining}, empty)
         os.dup2(complaining, 2)
         os.dup2(complaining, 1)
+        complaints = io.BufferedWriter(Complaints())
+        sys.stderr = io.TextIOWrapper(complaints, errors="backslashreplace", line_buffering=True)
         speaker = Speaker(stream)
         try:
             said, is_error = _carved(request, contents, speaker, is_insecure), False

@@ -19,8 +19,9 @@ from din.cli.sources import collect, load_gateway, load_node
 from din.client.client import Client, decode_answer
 from din.config import Section, is_loopback
 from din.domain.audit import AuditCheck
+from din.domain.gateway_view import GatewayView, SlicingCacheView
 from din.domain.keys import KeyList, KeyView
-from din.domain.views import GatewayView, ModelList, NodeList, SlicingCacheView
+from din.domain.views import ModelList, NodeList
 from din.errors import Denied, DinError, NotFound, Unauthenticated, Unreachable, UsageError
 from din.system.clock import wall_clock_ms
 

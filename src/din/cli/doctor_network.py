@@ -20,8 +20,8 @@ from din.cli.sources import load_gateway, load_node
 from din.client.client import DEFAULT_GATEWAY, decode_answer
 from din.client.http import Connection
 from din.config import NodeConfig, is_loopback
+from din.domain.gateway_view import GatewayView
 from din.domain.malformed import MALFORMED
-from din.domain.views import GatewayView
 from din.errors import Conflict, Denied, DinError
 from din.system.bound import read_bound
 from din.transport.find import browse, browse_command

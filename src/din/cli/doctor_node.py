@@ -16,7 +16,7 @@ from din.client.client import decode_answer
 from din.client.credentials import Credentials
 from din.client.http import Connection
 from din.config import is_loopback
-from din.domain.views import GatewayView
+from din.domain.gateway_view import GatewayView
 from din.errors import DinError, Unauthenticated
 from din.transport.membership import has_joined, read_membership
 

@@ -15,10 +15,10 @@ import msgspec
 
 from din.cli.model_file import Registration
 from din.client.beside import opened_beside
+from din.domain.gateway_view import ErrorView
 from din.domain.malformed import MALFORMED
 from din.domain.model import CarveAnswer, CarveRequest, ExternalFile, Partition
 from din.domain.strategy import Strategy
-from din.domain.views import ErrorView
 from din.errors import DeadlineExceeded, DinError, Internal, NotFound, error_of_code
 from din.gateway.registration.partition import build_partition, check_options, marked_private
 from din.gateway.registration.record import adapter_of

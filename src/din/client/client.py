@@ -16,11 +16,11 @@ from din.client.credentials import load_credentials
 from din.client.http import Answer, Connection
 from din.client.result import Inference
 from din.client.uploads import CONTROL_MS, OCTETS, UPLOAD_MS, Progress, upload
+from din.domain.gateway_view import GatewayView
 from din.domain.plan import Plan
 from din.domain.request import Trace
 from din.domain.result import CONTENT_TYPE as RESULT_TYPE
 from din.domain.views import (
-    GatewayView,
     LabelNode,
     ModelList,
     ModelView,

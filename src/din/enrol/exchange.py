@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from din.domain.gateway_view import ErrorView
 from din.domain.malformed import MALFORMED
 from din.domain.trust import PeerName
-from din.domain.views import ErrorView
 from din.errors import Denied, DinError, Unreachable, error_of_code
 from din.transport.tls import peer_name
 

@@ -13,6 +13,7 @@ import msgspec
 
 from din.access.scopes import sees
 from din.domain.enrolment import RevokedView
+from din.domain.gateway_view import GatewayView
 from din.domain.heat import HeatView
 from din.domain.model import ModelManifest
 from din.domain.plan import Plan
@@ -20,7 +21,6 @@ from din.domain.request import Trace
 from din.domain.trust import GATEWAY, Caller, Peer
 from din.domain.views import (
     CutsView,
-    GatewayView,
     ModelList,
     ModelView,
     NodeList,

@@ -20,6 +20,7 @@ from din.domain.enrolment import (
     RevokedView,
     TokenView,
 )
+from din.domain.gateway_view import GatewayView
 from din.domain.heat import HeatView
 from din.domain.keys import CreateKey, KeyCreated, KeyList, KeyView
 from din.domain.model import ModelManifest
@@ -30,7 +31,6 @@ from din.domain.tensor import TensorMeta
 from din.domain.trust import DEFAULT_TENANT, Caller, Peer
 from din.domain.views import (
     CutsView,
-    GatewayView,
     ModelList,
     ModelView,
     NodeList,

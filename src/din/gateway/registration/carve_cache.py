@@ -25,8 +25,8 @@ from msgspec import Struct
 
 from din.artifacts.files import ArtifactFolder
 from din.config import GatewayConfig
+from din.domain.gateway_view import SlicingCacheView
 from din.domain.model import SLICE_ENCODING, CarveAnswer, CarveRequest
-from din.domain.views import SlicingCacheView
 from din.errors import NotFound
 from din.flow.recency import Recency
 from din.system.packages import installed_versions

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from din.artifacts.files import ArtifactFolder
 from din.domain.cuts import CutTable
+from din.domain.gateway_view import ErrorView
 from din.domain.malformed import MALFORMED
 from din.domain.model import (
     MODEL_FILE,
@@ -34,7 +35,6 @@ from din.domain.model import (
     CarveRequest,
     ExternalFile,
 )
-from din.domain.views import ErrorView
 from din.errors import DeadlineExceeded, DinError, Internal, TooLarge, error_of_code
 from din.gateway.registration.carve_cache import CarveCache, key_of
 from din.gateway.trust.vault import Vault

@@ -20,9 +20,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from din.domain.gateway_view import SlicingCacheView
 from din.domain.node import FleetNode
 from din.domain.request import SliceTiming
-from din.domain.views import SlicingCacheView
 from din.gateway.telemetry.run_watch import RunWatch
 from din.gateway.telemetry.tallies import CounterFamily, HistogramFamily, TallyCollector
 from din.version import __version__
