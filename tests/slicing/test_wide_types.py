@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from din.backends.contract import NUMPY_TYPES
 from din.backends.onnxruntime_backend import load
 from din.domain.model import GATEWAY
-from din.worker.tensors import NUMPY_TYPES
 
 FP8 = ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ")
 WORDS = {"BFLOAT16": "BF16"} | dict.fromkeys(FP8, "FP8")

@@ -10,6 +10,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from din.backends.contract import NUMPY_TYPES
 from din.domain.tensor import DTYPE_BYTES, ZSTD, TensorMeta
 from din.errors import DeadlineExceeded, SpoiledTensor
 from din.worker.compression import (
@@ -18,7 +19,6 @@ from din.worker.compression import (
     WINDOW_BYTES_MAX,
     Compressor,
 )
-from din.worker.tensors import NUMPY_TYPES
 
 COUNT = 32 * 1024
 PLAIN = np.arange(COUNT, dtype=np.uint16) // 100

@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from din.backends.contract import NUMPY_TYPES
 from din.domain.tensor import BYTES_ELEMENTS_MAX, DTYPE_BYTES, RANK_MAX, TensorMeta, TensorSpec
 from din.errors import BadTensor, ExecutionFailed, TooLarge
 from din.worker.tensors import (
-    NUMPY_TYPES,
     array_at,
     check_output,
     decode_bytes_tensor,

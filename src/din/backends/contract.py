@@ -11,7 +11,7 @@ are object arrays of `bytes`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -20,6 +20,24 @@ from din.domain.support import Lack, Needs
 from din.domain.tensor import TensorSpec
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+NUMPY_TYPES: Final[dict[str, np.dtype[Any]]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    "FP8": np.dtype(np.uint8),
+}
+"""By the word for each; BF16 and FP8 travel as the bits they are."""
 
 
 class Session(Protocol):

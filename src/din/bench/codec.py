@@ -10,6 +10,7 @@ from random import Random
 from time import process_time_ns
 from typing import Any, Final
 
+from din.backends.contract import NUMPY_TYPES
 from din.bench.carved import carved
 from din.bench.examples import feeds_of, shapes_of
 from din.bench.models import SESSION, fetched
@@ -22,7 +23,6 @@ from din.domain.tensor import ZSTD, TensorMeta, TensorSpec
 from din.placement.precision import CODING_MS_PER_MIB, Refused, encoding_of
 from din.slicing.slicer import Sliced
 from din.worker.compression import Compressor
-from din.worker.tensors import NUMPY_TYPES
 
 MODEL, POINT = "centerface", "404"
 CHANNELS, SIDE = 64, 128

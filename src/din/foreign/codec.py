@@ -16,29 +16,11 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Struct, UnsetType
 
+from din.backends.contract import NUMPY_TYPES, Array
 from din.domain.malformed import MALFORMED
 from din.domain.tensor import BYTES, BYTES_ELEMENTS_MAX, DTYPE_BYTES, RANK_MAX, TensorSpec
 from din.errors import BadTensor, ExecutionFailed
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
-# BF16 and FP8 are bits in arrays of integers, as everywhere in a worker.
-_NUMPY: Final[dict[str, np.dtype[Any]]] = {
-    "BOOL": np.dtype(np.bool_),
-    "UINT8": np.dtype(np.uint8),
-    "UINT16": np.dtype("<u2"),
-    "UINT32": np.dtype("<u4"),
-    "UINT64": np.dtype("<u8"),
-    "INT8": np.dtype(np.int8),
-    "INT16": np.dtype("<i2"),
-    "INT32": np.dtype("<i4"),
-    "INT64": np.dtype("<i8"),
-    "FP16": np.dtype("<f2"),
-    "BF16": np.dtype("<u2"),
-    "FP32": np.dtype("<f4"),
-    "FP64": np.dtype("<f8"),
-    "FP8": np.dtype(np.uint8),
-}
 _FLOATS: Final = ("FP16", "FP32", "FP64")
 _RAW_ONLY: Final = ("BF16", "FP8")
 
@@ -161,7 +143,7 @@ def check_outputs(
 
 def target_for(each: OutputHead, target: Array | None) -> Array:
     """Where the raw bytes of an output go: the place given for it, if it has that form."""
-    dtype, shape = _NUMPY[each.datatype], tuple(each.shape)
+    dtype, shape = NUMPY_TYPES[each.datatype], tuple(each.shape)
     if target is not None and target.shape == shape and target.flags.c_contiguous:
         return target
     return np.empty(shape, dtype)
@@ -202,7 +184,7 @@ def from_values(each: OutputHead) -> Array:
 
 
 def _numbers(each: OutputHead) -> Array:
-    dtype = _NUMPY[each.datatype]
+    dtype = NUMPY_TYPES[each.datatype]
     if each.datatype in _FLOATS:
         return np.array(each.data, dtype)  # null becomes NaN
     found = np.array(each.data)

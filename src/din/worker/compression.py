@@ -13,10 +13,9 @@ from typing import Final
 import numpy as np
 import zstandard
 
-from din.backends.contract import Array
+from din.backends.contract import NUMPY_TYPES, Array
 from din.domain.tensor import TensorMeta, nbytes_of
 from din.errors import SpoiledTensor
-from din.worker.tensors import NUMPY_TYPES
 
 LEVEL: Final = 1
 """Of zstd: 1.4 ms of processor time a MiB; higher ones left hardly less."""

@@ -14,7 +14,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from din.backends.contract import Array, Session
+from din.backends.contract import NUMPY_TYPES, Array, Session
 from din.domain.tensor import BYTES, ZSTD, TensorMeta, TensorSpec
 from din.errors import (
     BadTensor,
@@ -28,13 +28,7 @@ from din.wire.worker import Abort, Compute, Computed, FeederMessage, Placed, Wor
 from din.worker.compression import COMPRESSED_BYTES_MIN, Compressor
 from din.worker.feed import Feed
 from din.worker.memory import is_out_of_memory
-from din.worker.tensors import (
-    NUMPY_TYPES,
-    array_at,
-    check_output,
-    encode_bytes_tensor,
-    resolved_shape,
-)
+from din.worker.tensors import array_at, check_output, encode_bytes_tensor, resolved_shape
 from din.worker.watchdog import StopReason, Watchdog, monotonic_ms
 
 EXIT_OWNER_GONE: Final = 0

@@ -5,31 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from math import prod
-from typing import Any, Final
 
 import numpy as np
 
-from din.backends.contract import Array
+from din.backends.contract import NUMPY_TYPES, Array
 from din.domain.tensor import BYTES, BYTES_ELEMENTS_MAX, RANK_MAX, TensorMeta, TensorSpec
 from din.errors import BadTensor, ExecutionFailed, TooLarge
-
-# BF16 and FP8 travel as the bits they are.
-NUMPY_TYPES: Final[dict[str, np.dtype[Any]]] = {
-    "BOOL": np.dtype(np.bool_),
-    "UINT8": np.dtype(np.uint8),
-    "UINT16": np.dtype("<u2"),
-    "UINT32": np.dtype("<u4"),
-    "UINT64": np.dtype("<u8"),
-    "INT8": np.dtype(np.int8),
-    "INT16": np.dtype("<i2"),
-    "INT32": np.dtype("<i4"),
-    "INT64": np.dtype("<i8"),
-    "FP16": np.dtype("<f2"),
-    "BF16": np.dtype("<u2"),
-    "FP32": np.dtype("<f4"),
-    "FP64": np.dtype("<f8"),
-    "FP8": np.dtype(np.uint8),
-}
 
 
 def array_at(memory: memoryview, meta: TensorMeta, offset: int) -> Array:
