@@ -116,8 +116,8 @@ class Service:
 
     def lines(self, word: str) -> list[dict[str, Any]]:
         """Lines of the log about it: every one is a JSON object."""
-        read = self.log_path.read_text().splitlines()
-        return [line for line in map(json.loads, read) if word in line["event"]]
+        whole = self.log_path.read_text().rpartition("\n")[0]  # the last line may be half written
+        return [line for line in map(json.loads, whole.splitlines()) if word in line["event"]]
 
     def stop(self) -> None:
         if self.process is not None:
@@ -142,7 +142,8 @@ def node(tmp_path: Path) -> Iterator[Service]:
 
 
 def url_of(gateway: Service) -> str:
-    return str(gateway.lines("ready")[-1]["url"])
+    """The log is written by a thread of its own: a line may follow what the manager is told."""
+    return str(wait_for("the log tells the address", lambda: gateway.lines("ready"))[-1]["url"])
 
 
 def posted(url: str, nbytes: int) -> int:
