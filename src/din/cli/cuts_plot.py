@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from din.cli.cuts import Cut, size_words, times_words
+from din.cli.boundaries import Cut, size_words, times_words
 from din.cli.display import byte_count, count
 from din.domain.views import CutsView
 from din.errors import UsageError

@@ -22,8 +22,8 @@ from din.cli.display import (
     show_facts,
     show_table,
 )
+from din.cli.finding import find_model
 from din.cli.frame import Command, gateway_option, output_option, say
-from din.cli.model import find_model
 from din.cli.precision import rewrite_lines
 from din.cli.progress import told_when_slow
 from din.client.client import GRACE_MS, Client, decode_answer

@@ -14,10 +14,10 @@ from din.cli.display import UNKNOWN, Column, byte_count, mebibytes, show_documen
 from din.cli.file_form import Finding, ModelFile
 from din.cli.frame import Command, gateway_option, output_option, say
 from din.cli.local_carver import carve_here, partition_here
-from din.cli.model import choice_lines, cut_lines, show_slices
 from din.cli.model_file import Registration, check_model_file, finding_of, read_model_file
 from din.cli.plan import explain_plan
 from din.cli.progress import Progress
+from din.cli.slices import choice_lines, cut_lines, show_slices
 from din.client.client import decode_answer
 from din.domain.model import GATEWAY, CarveAnswer, Partition, Slice
 from din.domain.plan import Placement, Plan

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from din.system.polling import Source
-from din.system.readings import Run, run_tool
-from din.system.temperature import in_range
+from din.system.readings import Run, in_range, run_tool
 from din.wire.heartbeat import POWER_W_MAX, TEMPERATURE_C_RANGE
 
 INTERVAL_MS_MIN: Final = 10_000

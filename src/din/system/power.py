@@ -13,8 +13,7 @@ from typing import Final
 
 from din.system.clock import monotonic_ms
 from din.system.polling import Source
-from din.system.readings import Run, read_number, read_text, run_tool
-from din.system.temperature import in_range
+from din.system.readings import Run, in_range, read_number, read_text, run_tool
 from din.wire.heartbeat import POWER_W_MAX
 
 FOREIGN_CHIPS: Final = ("amdgpu", "nouveau", "radeon", "i915", "xe", "nvme")

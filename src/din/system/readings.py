@@ -20,6 +20,11 @@ Run = Callable[[Sequence[str]], str | None]
 """Runs a command; its output, or None when it is missing, fails or takes too long."""
 
 
+def in_range(value: float | None, low: float, high: float) -> float | None:
+    """The value, or None when it is outside what can be true."""
+    return value if value is not None and low <= value <= high else None
+
+
 def number_of(text: str | None) -> float | None:
     """The number that the text begins with; None for "[N/A]" and its kin."""
     found = _NUMBER.match((text or "").strip())

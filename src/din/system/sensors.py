@@ -22,11 +22,10 @@ from din.system.accelerators import AcceleratorReader
 from din.system.headroom import read_headroom
 from din.system.polling import PolledSensor, SensorTrouble, Source
 from din.system.power import power_source
-from din.system.readings import Run, read_text, run_tool
+from din.system.readings import Run, in_range, read_text, run_tool
 from din.system.temperature import (
     TMP102_PREFIX,
     ThrottlePoint,
-    in_range,
     temperature_source,
     throttle_point,
 )

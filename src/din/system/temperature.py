@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from din.system.polling import Source
-from din.system.readings import Run, read_number, read_text, run_tool
+from din.system.readings import Run, in_range, read_number, read_text, run_tool
 from din.wire.heartbeat import TEMPERATURE_C_RANGE
 
 MILLIDEGREES_FROM: Final = 200
@@ -99,11 +99,6 @@ def throttle_point(path: Path) -> ThrottlePoint | None:
         if lowest is not None:
             return ThrottlePoint(lowest, is_critical)
     return None
-
-
-def in_range(value: float | None, low: float, high: float) -> float | None:
-    """The value, or None when it is outside what can be true."""
-    return value if value is not None and low <= value <= high else None
 
 
 def _word(path: Path) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from din.system.polling import Source
-from din.system.temperature import in_range
+from din.system.readings import in_range
 from din.wire.heartbeat import TEMPERATURE_C_RANGE
 
 I2C_SLAVE: Final = 0x0703
