@@ -3,8 +3,8 @@
 import msgspec
 from api_harness import World, with_server
 
-from din.api.oip import OipRequest
 from din.api.oip_heads import HEAD_BYTES_MAX, HEADS_MAX, Heads, KnownHead
+from din.api.oip_request import OipRequest
 
 
 def head_of(size=8, **more):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Struct, UnsetType
 
 from din.api.decoding import decode_json
 from din.api.oip_heads import Asked, Heads, KnownHead
+from din.api.oip_request import OipRequest, OipTensor
 from din.api.post import OCTETS, Post, Reply
 from din.api.signature import (
     check_dtype,
@@ -27,37 +28,6 @@ from din.errors import BadTensor, UsageError
 from din.gateway.service import Buffer, InferenceAnswer, InferenceCall
 
 SIZE_DIGITS_MAX: Final = 15
-
-
-TensorName = Annotated[str, Meta(max_length=4096)]
-DatatypeWord = Annotated[str, Meta(max_length=16)]
-
-
-class OipTensor(Struct):
-    """One input of a request."""
-
-    name: TensorName
-    shape: list[int]
-    datatype: DatatypeWord
-    parameters: dict[str, Any] = {}
-    data: Any = UNSET
-
-
-class OipWanted(Struct):
-    """One output that a request asks for."""
-
-    name: TensorName
-    parameters: dict[str, Any] = {}
-
-
-class OipRequest(Struct):
-    """The JSON part of a request."""
-
-    inputs: list[OipTensor]
-    id: str | None = None
-    parameters: dict[str, Any] = {}
-    outputs: list[OipWanted] | None = None
-
 
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(OipRequest)

@@ -7,16 +7,14 @@ read, checked and written for it once is kept here, for a bounded number of shor
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
+from din.api.oip_request import OipRequest
 from din.domain.model import ModelManifest
 from din.domain.request import PrecisionClass
 from din.domain.tensor import TensorMeta
-
-if TYPE_CHECKING:
-    from din.api.oip import OipRequest
 
 HEADS_MAX: Final = 64
 HEAD_BYTES_MAX: Final = 4096

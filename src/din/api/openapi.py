@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from din.api.oip import OipRequest
+from din.api.oip_request import OipRequest
 from din.api.seeds import SeedRequest
 from din.api.trust import TokenList
 from din.domain.audit import AuditCheck, AuditList

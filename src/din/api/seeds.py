@@ -12,7 +12,8 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from din.api.decoding import decode_json
-from din.api.oip import ChunkCursor, OipTensor, TensorName, parse_tensors
+from din.api.oip import ChunkCursor, parse_tensors
+from din.api.oip_request import OipTensor, TensorName
 from din.api.post import Post, Reply, flag_of, query_of
 from din.api.signature import check_inputs, check_outputs, plain_text, precision_of, timeout_of
 from din.api.values import RAW_ONLY, decode_values, nested
