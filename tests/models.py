@@ -9,7 +9,8 @@ FOLDER = Path(__file__).resolve().parent.parent / ".cache" / "models"
 
 def path_of(name: str) -> Path:
     """Path of a fetched model. Raises FileNotFoundError saying how to fetch it."""
-    path = FOLDER / f"{name}.onnx"
+    suffix = ".tflite" if name.endswith("-lite") else ".onnx"
+    path = FOLDER / f"{name}{suffix}"
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there; run `python scripts/fetch_models.py {name}`")
     return path

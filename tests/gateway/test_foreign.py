@@ -148,7 +148,7 @@ def test_what_only_a_file_can_have_is_refused(words: dict[str, Any], said: str) 
 
 def test_what_needs_a_file_is_refused_by_name() -> None:
     with pytest.raises(UsageError, match="model 'm' cannot be profiled"):
-        check_file(RegisterModel(model_id="m", foreign="m"), "profiled")
+        check_file(RegisterModel(model_id="m", foreign="m"), (), "profiled")
     with pytest.raises(UsageError, match=r"slices\[0\].backend is 'onnxruntime'"):
         carved_foreign(
             RegisterModel(

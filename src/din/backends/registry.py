@@ -47,6 +47,12 @@ BACKENDS: Final[dict[str, BackendEntry]] = {
         imports="openvino",
         makes_code=True,
     ),
+    "litert": BackendEntry(
+        module="din.backends.litert_backend",
+        packages=("ai-edge-litert", "tflite-runtime"),
+        imports="ai_edge_litert",
+        takes=".tflite",
+    ),
 }
 OFFERED_MAX: Final = 5
 """A registration has room for the versions of so many."""

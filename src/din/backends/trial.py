@@ -6,11 +6,12 @@ A build for another processor ends the process here; kernels that compute wrongl
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from din.backends.contract import Array, Backend
+from din.backends.contract import Array, Backend, EngineSession
 from din.errors import ExecutionFailed
 
 MODEL: Final = base64.b85decode(
@@ -36,13 +37,18 @@ def question() -> Array:
 
 def try_engine(backend: Backend) -> None:
     """Load, run, unload. Raises ExecutionFailed for a wrong answer, and what the engine raises."""
-    session = backend.load(MODEL, {"threads": "1"}, {})
-    found = session.run({"x": question()}, ("y",), {})["y"].reshape(-1).tolist()
+    check_answer(backend.load(MODEL, {"threads": "1"}, {}), question(), ANSWER)
+
+
+def check_answer(session: EngineSession, asked: Array, answer: Sequence[float]) -> None:
+    """Run a small network with an input `x` and an output `y`, and unload it. Raises as
+    `try_engine`."""
+    found = session.run({"x": asked}, ("y",), {})["y"].reshape(-1).tolist()
     session.unload()
-    pairs = zip(found, ANSWER, strict=False)
-    if len(found) != len(ANSWER) or any(abs(a - b) > TOLERANCE for a, b in pairs):
+    pairs = zip(found, answer, strict=False)
+    if len(found) != len(answer) or any(abs(a - b) > TOLERANCE for a, b in pairs):
         raise ExecutionFailed(
             f"it computes wrongly on this machine: a small network gives {found} instead of "
-            f"{list(ANSWER)}",
+            f"{list(answer)}",
             hint="install another version of it",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from din.carver.files import MODEL_FILE_BYTES_MAX, WEIGHTS_FILE_BYTES_MAX, Content, map_file
 from din.carver.keeper import Store
+from din.carver.spoken import PIECE_BYTES
 from din.domain.cuts import CutTable
 from din.domain.malformed import MALFORMED
 from din.domain.model import (
@@ -88,7 +90,11 @@ def din_version() -> str:
 
 def _analyse(request: AnalyseRequest, contents: Mapping[str, Content]) -> CutTable:
     from din.slicing.slicer import table_of
+    from din.slicing.whole import form_in, refuse_cuts
 
+    form = form_in(_views(contents))
+    if form is not None:
+        raise refuse_cuts(form)
     return table_of(
         _views(contents),
         request.input_shapes,
@@ -103,7 +109,11 @@ def _cut(
 ) -> CarveAnswer:
     from din.carver.packs import Packer
     from din.slicing.slicer import slice_model
+    from din.slicing.whole import form_in, take_whole
 
+    form = form_in(_views(contents))
+    if form is not None:
+        return take_whole(form, _views(contents), request, partial(_kept, request, contents, store))
     names = {MODEL_FILE: request.source_sha256}
     names |= {location: file.sha256 for location, file in request.external.items()}
     packer = Packer(contents, names, store)
@@ -111,6 +121,19 @@ def _cut(
     for data in sliced.files.values():
         store([data], len(data))
     return sliced.answer
+
+
+def _kept(
+    request: CarveRequest, contents: Mapping[str, Content], store: Store, location: str
+) -> str:
+    """A file of a model that runs whole, which serves as it is where nodes could fetch it so."""
+    if location in request.as_is:
+        own = request.external[location].sha256 if location else request.source_sha256
+        if own:
+            return own
+    view = memoryview(contents[location])
+    pieces = (view[at : at + PIECE_BYTES] for at in range(0, len(view), PIECE_BYTES))
+    return store(pieces, len(view))
 
 
 def _views(contents: Mapping[str, Content]) -> dict[str, memoryview]:

@@ -29,7 +29,7 @@ from din.worker.confine import close_others, die_with_parent
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-READERS: Final = ("din.slicing.slicer", "din.carver.packs")
+READERS: Final = ("din.slicing.slicer", "din.slicing.whole", "din.carver.packs")
 """All that reads models, `onnx` with it."""
 
 

@@ -14,6 +14,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
+from din.domain.forms import FORM_BYTES, NCNN, form_of
 from din.errors import BadModel, NotFound, UsageError
 from din.slicing.externals import external_locations
 
@@ -37,6 +38,8 @@ def _locations(model: BufferedReader) -> tuple[str, ...]:
     if os.fstat(model.fileno()).st_size == 0:
         return ()
     with mmap.mmap(model.fileno(), 0, prot=mmap.PROT_READ) as memory, memoryview(memory) as view:
+        if (form := form_of(bytes(view[:FORM_BYTES]))) is not None:
+            return (Path(model.name).with_suffix(".bin").name,) if form.name == NCNN else ()
         try:
             return external_locations(view)
         except BadModel:

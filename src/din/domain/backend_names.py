@@ -10,10 +10,13 @@ from difflib import get_close_matches
 from typing import Final
 
 from din.domain.foreign import is_foreign
+from din.domain.forms import WHOLE
 from din.domain.strategy import Fault, Strategy
 from din.domain.support import ACCELERATORS, ONNXRUNTIME
 
-KNOWN_BACKENDS: Final = frozenset((ONNXRUNTIME, *ACCELERATORS))
+KNOWN_BACKENDS: Final = frozenset(
+    (ONNXRUNTIME, *ACCELERATORS, *(each for form in WHOLE for each in form.backends))
+)
 NAME_CHARACTERS_MAX: Final = 80
 """Shown and compared of a name."""
 UNKNOWN_TOLD_MAX: Final = 16

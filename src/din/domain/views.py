@@ -134,6 +134,8 @@ class SliceView(Struct, frozen=True, kw_only=True):
     bytes_weights: int
     memory_mib: int
     device_type: str | None
+    backend: str = ""
+    """The engine that runs it; empty = a gateway of an older version does not say."""
     is_sensitive: bool = False
     is_sealed: bool = False
     replicas: tuple[ReplicaView, ...]

@@ -20,6 +20,7 @@ from din.artifacts.files import ArtifactFolder
 from din.discovery.admission import Terms
 from din.discovery.membership import Membership
 from din.domain.foreign import ForeignServer
+from din.domain.forms import runs_whole
 from din.domain.node import NodeId
 from din.flow.timeout import Timeouts
 from din.gateway.deployment.deployer import Deployer
@@ -381,7 +382,8 @@ class Gateway:
         """No node holds the whole: cut it so that those that are here can. False = not now, ask
         again."""
         room_mib = roomiest_mib(self) // record.manifest.workers
-        if record.order.foreign or not 0 < room_mib < needed_mib:
+        is_whole = any(runs_whole(part.backend) for part in record.partition.slices)
+        if record.order.foreign or is_whole or not 0 < room_mib < needed_mib:
             return False
         self._spawn(cut_to_fit(self, record))
         return True

@@ -117,7 +117,7 @@ class Examination:
     ) -> ProfileView:
         """See ExamineService."""
         record = self._owned(model_id, version, caller)
-        check_file(record.order, "profiled")
+        check_file(record.order, record.partition.slices, "profiled")
         async with self._noted(caller, "model.profile", record):
             return await self._examiner.profile(record, asked)
 

@@ -105,7 +105,7 @@ async def cuts_of(gateway: Gateway, model_id: str, version: str | None) -> CutsV
     carver."""
     record = gateway.models.record(model_id, version)
     order, manifest = record.order, record.manifest
-    check_file(order, "cut")
+    check_file(order, record.partition.slices, "cut")
     table = await gateway.cutter.table(order)
     terrain = gateway.cutter.terrain(order)
     profiles = await gateway.cutter.profiles(order, table)

@@ -213,6 +213,7 @@ def _slice_view(
         bytes_weights=part.bytes_weights,
         memory_mib=part.memory_mib,
         device_type=part.device_type,
+        backend=part.backend,
         is_sensitive=part.is_sensitive,
         is_sealed=part.is_sealed,
         replicas=tuple(

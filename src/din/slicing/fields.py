@@ -79,7 +79,8 @@ def malformed(at: int, what: str) -> BadModel:
     """The error for bytes that are no protobuf message."""
     return BadModel(
         f"the file is not ONNX or is damaged: at byte {at} {what}",
-        hint="compare its size and SHA256 with the original; DIN reads .onnx files only",
+        hint="compare its size and SHA256 with the original; DIN reads .onnx, .tflite and .param "
+        "files",
     )
 
 

@@ -64,7 +64,8 @@ def read_model(data: bytes) -> Contents:
     except DecodeError as error:
         raise BadModel(
             f"the file is not ONNX or is truncated ({len(data)} bytes; {error})",
-            hint="compare its size and SHA256 with the original; DIN reads .onnx files only",
+            hint="compare its size and SHA256 with the original; DIN reads .onnx, .tflite and "
+            ".param files",
         ) from None
     _check_outer_form(model)
     return contents_of(model)
@@ -78,7 +79,7 @@ def _check_outer_form(model: ModelProto) -> None:
     if not model.HasField("graph") or not model.graph.node:
         raise BadModel(
             "the file holds no ONNX graph with operators",
-            hint="DIN reads .onnx files; convert other formats with their exporter first",
+            hint="DIN reads .onnx, .tflite and .param files; convert others with their exporter",
         )
     if model.ir_version < 1 or not (model.opset_import or model.ir_version < 3):
         raise BadModel(

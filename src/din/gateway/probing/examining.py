@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from din.domain.cuts import CutTable
 from din.domain.encoding import RewriteCheck
+from din.domain.forms import runs_whole
 from din.domain.model import Artifact, CarveAnswer, Slice
 from din.domain.node import FleetNode
 from din.domain.probe import PROBED, ProbeOrder, ProfileReport, VerifyReport
@@ -242,6 +243,8 @@ class Examiner:
         self, subject: Subject, asked: VerifyModel, *, is_quick: bool
     ) -> Verification:
         engines = engines_of_slices(subject.slices)
+        if any(runs_whole(each) for each in engines):
+            return Verification(state=WHOLE, summary="the file runs whole, as its engine takes it")
         if len(subject.slices) < 2 and not engines:
             return Verification(
                 state=WHOLE, summary="the model is one slice: there is nothing to compare"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from din.domain.foreign import ForeignModel, backend_of
+from din.domain.forms import runs_whole
 from din.domain.model import GATEWAY, CarveAnswer, Edge, Slice
 from din.domain.strategy import Strategy
 from din.domain.views import RegisterModel
@@ -52,13 +54,19 @@ def check_foreign(order: RegisterModel) -> None:
         )
 
 
-def check_file(order: RegisterModel, what: str) -> None:
-    """Raises UsageError for a model without a file: there is nothing to look into."""
+def check_file(order: RegisterModel, slices: Iterable[Slice], what: str) -> None:
+    """Raises UsageError for a model without an ONNX file: there is nothing to look into."""
     if order.foreign:
         raise UsageError(
             f"model {order.model_id!r} cannot be {what}: a server runs it, and DIN has no file",
             hint="register its ONNX file for that",
         )
+    for part in slices:
+        if runs_whole(part.backend):
+            raise UsageError(
+                f"model {order.model_id!r} cannot be {what}: {part.backend} runs its file whole",
+                hint="register it as an ONNX file for that",
+            )
 
 
 def carved_foreign(order: RegisterModel, found: ForeignModel) -> CarveAnswer:

@@ -14,6 +14,7 @@ from din.adapters.catalogue import check_adapter
 from din.domain.cuts import CutChoice
 from din.domain.encoding import PrecisionCheck, RewriteCheck
 from din.domain.foreign import is_foreign
+from din.domain.forms import runs_whole
 from din.domain.malformed import MALFORMED
 from din.domain.model import (
     AdapterSpec,
@@ -182,9 +183,12 @@ def manifest_of(
 
 
 def notes_of(carved: CarveAnswer) -> tuple[str, ...]:
-    """What people should know of a version: what of it servers run, and what is never read."""
+    """What people should know of a version: what of it servers run or runs whole, and what is never
+    read."""
     foreign = (each for each in carved.slices if is_foreign(each.backend))
+    whole = (each for each in carved.slices if runs_whole(each.backend))
     return (
+        *(f"slice {each.name!r} is the whole file, run by {each.backend}" for each in whole),
         *(f"slice {each.name!r} is run by a server, as {each.backend}" for each in foreign),
         *_unread(carved),
     )
