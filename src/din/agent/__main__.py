@@ -15,6 +15,8 @@ def main() -> int:
         # Read by the C library before any code of ours runs: start again, under the same pid.
         os.environ[_ONE_ARENA] = "1"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    # 300 KiB of an idle agent, that msgspec imports where it is and has no use for on this Python.
+    sys.modules.setdefault("typing_extensions", None)  # pyright: ignore[reportArgumentType]
     from din.agent.serving import run_agent
     from din.config import NodeConfig, received_config
     from din.errors import DinError
