@@ -41,6 +41,25 @@ NodeName = Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?\
 Label = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")]
 
 
+class ContainerSetting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A server that the node starts itself, in a container of `runner`."""
+
+    image: Text
+    """Folder with an OCI image layout, or with a root filesystem."""
+    digest: Text = ""
+    """sha256:... that the manifest of an image layout has to have; empty = whatever it has."""
+    command: Annotated[tuple[Text, ...], Meta(max_length=256)] = ()
+    """Program and words; empty = what the image says."""
+    environment: Annotated[dict[str, Text], Meta(max_length=256)] = {}
+    mounts: Annotated[dict[str, Text], Meta(max_length=32)] = {}
+    """Folder or file here -> where the server sees it, read-only."""
+    memory_mib: Annotated[int, Meta(ge=16, le=2**24)] = 4096
+    user: Annotated[str, Meta(pattern=r"^([0-9]{1,9}:[0-9]{1,9})?\Z")] = ""
+    """UID:GID of the server; empty = the image's where it is a number, else nobody."""
+    port: Port = 0
+    """That the server listens on, on 127.0.0.1 of its container; 0 = the URL's."""
+
+
 class ForeignSetting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A server behind a node that speaks the Open Inference Protocol."""
 
@@ -51,6 +70,8 @@ class ForeignSetting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """File with what it wants to see as a bearer token."""
     token_env: Text = ""
     """Environment variable of the node with the same."""
+    container: ContainerSetting | None = None
+    """How the node starts it; null = it runs already."""
 
 
 class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -303,6 +324,17 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             max_length=8,
             description="servers of others, by URL, whose models it brings in (docs/foreign.md)",
         ),
+    ] = ()
+    runner: Annotated[
+        Literal["", "runc", "crun"],
+        Meta(
+            description="OCI runtime that starts servers with a `container`; empty = none is "
+            "started (docs/foreign.md)"
+        ),
+    ] = ""
+    runner_device: Annotated[
+        tuple[Text, ...],
+        Meta(max_length=64, description="devices of /dev that those servers may use"),
     ] = ()
     log_level: Annotated[
         LogLevel, Meta(description="lines below it are not written; a reload changes it")

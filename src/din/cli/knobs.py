@@ -11,7 +11,7 @@ import msgspec
 from din.config import SECTIONS, AnyConfig, ClientConfig, Config, Section
 from din.errors import UsageError
 
-LISTS: Final = ("foreign", "gateway", "interfaces_allowed", "interfaces_denied")
+LISTS: Final = ("foreign", "gateway", "interfaces_allowed", "interfaces_denied", "runner_device")
 """Keys that hold several texts; one text counts as a list of one."""
 UNITS: Final = {"ms": "ms", "mib": "MiB", "mb": "MB", "bytes": "bytes", "days": "days"}
 

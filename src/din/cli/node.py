@@ -219,6 +219,8 @@ def server_words(server: ForeignServerView) -> str:
     who = " ".join(each for each in (server.name, server.version) if each)
     state = "up" if server.is_up else f"down ({server.reason})"
     lines = [f"{server.url}, {who}, {state}" if who else f"{server.url}, {state}"]
+    if server.container:
+        lines.append(f"container: {server.container}")
     if server.models:
         lines.append(f"models: {', '.join(server.models)}")
     lines += [f"{name}: {reason}" for name, reason in server.unready.items()]

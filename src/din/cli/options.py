@@ -165,6 +165,17 @@ def node_options(function: Function) -> Function:
                 "Repeatable.",
             ),
             click.option(
+                "--runner",
+                type=click.Choice(["runc", "crun"]),
+                help="Starts servers of others that have a container in the settings.",
+            ),
+            click.option(
+                "--runner-device",
+                multiple=True,
+                metavar="PATH",
+                help="A device that those servers may use, such as /dev/nvidia0. Repeatable.",
+            ),
+            click.option(
                 "--label",
                 "labels",
                 multiple=True,
@@ -280,10 +291,10 @@ def node_settings(flags: Mapping[str, object]) -> NodeConfig:
         from din.domain.device import parse_device_type
 
         parse_device_type(config.device_type)
-    if config.foreign:
-        from din.agent.foreign_settings import settings_of
+    if config.foreign or config.runner_device:
+        from din.agent.foreign_settings import check_containers, settings_of
 
-        settings_of(config.foreign)
+        check_containers(settings_of(config.foreign), config)
     _check_network(config)
     return config
 

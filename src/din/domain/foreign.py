@@ -40,6 +40,8 @@ class ForeignServer(Struct, frozen=True, array_like=True):
     """As known last, also while the server is down."""
     reason: str = ""
     """Why nothing can be asked of it now; empty = it answers."""
+    container: str = ""
+    """Of a server that the node started itself: the runtime and how often it began again."""
 
 
 def backend_of(model: str) -> str:

@@ -49,6 +49,8 @@ class ForeignServerView(Struct, frozen=True, kw_only=True):
     """That can be asked."""
     unready: dict[str, str] = {}
     """Models that cannot, and why."""
+    container: str = ""
+    """Of a server that the node started itself: the runtime and how often it began again."""
 
 
 class NodeView(Struct, frozen=True, kw_only=True):

@@ -77,6 +77,7 @@ def _server_view(server: ForeignServer) -> ForeignServerView:
         reason=server.reason,
         models=tuple(usable((server,))),
         unready={each.name: each.reason for each in server.models if each.reason},
+        container=server.container,
     )
 
 
