@@ -9,12 +9,14 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from din.config import ForeignSetting
+from din.config import ContainerSetting, ForeignSetting, NodeConfig, is_loopback
 from din.domain.foreign import URL_MAX
 from din.errors import Unavailable, UsageError
 from din.foreign.metadata import is_name
 
 TOKEN_BYTES_MAX: Final = 8192
+OWN_MOUNTS: Final = ("", "/proc", "/dev", "/sys", "/tmp", "/run", "/dev/shm")
+"""Where every container has something already."""
 
 
 class Address(NamedTuple):
@@ -53,6 +55,52 @@ def settings_of(written: Sequence[ForeignSetting | str]) -> tuple[ForeignSetting
         if urls.count(url) > 1:
             raise UsageError(f"foreign server {url} is named twice", hint="name it once")
     return found
+
+
+def check_containers(found: Sequence[ForeignSetting], config: NodeConfig) -> None:
+    """Raises UsageError for a server that the node is to start, and cannot as it is told."""
+    for each in found:
+        if each.container is None:
+            continue
+        if not config.runner:
+            raise UsageError(
+                f"foreign server {each.url} has a container, and no runner is to start it",
+                hint="din node start --runner crun (or runc)",
+            )
+        address = address_of(each.url)
+        if not is_loopback(address.host) or not urlsplit(each.url).port:
+            raise UsageError(
+                f"foreign server {each.url} has a container, which is reached on this machine only",
+                hint="write its URL with an address and a port of this machine: "
+                "http://127.0.0.1:8000",
+            )
+        _check_paths(each.url, each.container)
+    for device in config.runner_device:
+        if ".." in device or not device.startswith("/dev/"):
+            raise UsageError(
+                f"runner_device {device!r:.80} is no device", hint="--runner-device /dev/nvidia0"
+            )
+
+
+def _check_paths(url: str, container: ContainerSetting) -> None:
+    for key, path in (("image", container.image), *container.mounts.items()):
+        if not path.startswith("/") or ".." in path.split("/"):
+            raise UsageError(
+                f"container of {url}: {key} is {path!r:.80}, which is no full path",
+                hint="write it from / on",
+            )
+    for source, target in container.mounts.items():
+        if not source.startswith("/") or target.rstrip("/") in OWN_MOUNTS:
+            raise UsageError(
+                f"container of {url} mounts {source!r:.80} at {target!r:.80}",
+                hint="mount a full path of this machine, for example /srv/models: /models",
+            )
+    for name, value in container.environment.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise UsageError(
+                f"container of {url} has an environment variable {name!r:.80}",
+                hint="write environment as NAME: value",
+            )
 
 
 def address_of(url: str) -> Address:

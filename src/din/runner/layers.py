@@ -75,7 +75,7 @@ class Unpacking:
                 if self._entries_left < 0:
                     raise TooLarge(f"the image has more than {ENTRIES_MAX} entries")
                 self._entry(archive, entry)
-                archive.members = []  # it would keep all of them
+                archive.__dict__["members"] = []  # it would keep all of them
 
     def _entry(self, archive: tarfile.TarFile, entry: tarfile.TarInfo) -> None:
         names = _names(entry.name)
@@ -126,7 +126,7 @@ class Unpacking:
             raise TooLarge(f"the image has more than {self._nbytes_max} bytes unpacked")
         source = archive.extractfile(entry)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(path, flags, 0o600), "wb") as file:  # noqa: PTH123 (flags)
+        with open(os.open(path, flags, 0o600), "wb") as file:
             while source is not None and (chunk := source.read(CHUNK_BYTES)):
                 self._look()
                 file.write(chunk)
