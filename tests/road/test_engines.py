@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.models import path_of
 from tests.road import small_models
 from tests.road.processes import Network, wait_for
 
@@ -80,3 +81,41 @@ def test_a_slice_goes_only_to_a_node_that_has_its_engine(unlike: Network) -> Non
     with unlike.client() as client:
         (part,) = client.model("whole").slices
     assert [each.node for each in part.replicas] == ["vino"]
+
+
+def test_a_slice_is_converted_and_run_by_mnn_in_a_confined_worker(network: Network) -> None:
+    network.start_gateway()
+    network.start_node("plain", backends=("onnxruntime",))
+    network.start_node("phone", backends=("mnn",))
+    network.wait_ready("plain", "phone")
+    wait_for("MNN was asked", lambda: offers(network, "phone") == ("mnn",))
+    path = small_models.chain(network.folder / "chain.onnx", steps=6)
+    register(
+        network, "mixed", path, backend_map={"add.0:add.2": "onnxruntime", "add.3:add.5": "mnn"}
+    )
+    x = np.arange(3 * small_models.WIDTH, dtype=np.float32).reshape(3, -1) / 7
+    with network.client() as client:
+        answer = client.infer("mixed", x)
+    assert np.allclose(answer.outputs["y"], small_models.chain_answer(x, 6), rtol=1e-5)
+    assert [step.node for step in answer.execution_trace] == ["plain", "phone"]
+    assert "mnn 3" in network.log_of("phone")
+
+
+def test_an_engine_that_computes_a_model_wrongly_is_refused_for_it(network: Network) -> None:
+    """MNN 3.6.1 is a tenth off for this model, and says nothing."""
+    network.start_gateway()
+    network.start_node("both", backends=("onnxruntime", "mnn"))
+    network.wait_ready("both")
+    wait_for("MNN was asked", lambda: "mnn" in offers(network, "both"))
+    file = network.folder / "magika.json"
+    strategy = {"slices": [{"backend": "mnn"}]}
+    content = {
+        "model_id": "magika",
+        "onnx_path": str(path_of("magika")),
+        "slicing_strategy": strategy,
+    }
+    file.write_text(json.dumps(content))
+    done = network.din("model", "register", "--config", str(file))
+    assert done.returncode != 0
+    assert "an engine is refused for its slice" in done.stderr
+    assert "target_label" in done.stderr

@@ -72,13 +72,13 @@ def with_weights(model: bytes, weights: Mapping[str, memoryview]) -> bytes:
     if not weights:
         return model
     parts: list[bytes | memoryview] = []
-    for number, content, whole in _spans(memoryview(model)):
+    for number, content, whole in spans(memoryview(model)):
         if number == _GRAPH and content is not None:
             graph = [
                 _field(_INITIALIZER, _filled(inner, weights))
                 if name == _INITIALIZER and inner is not None
                 else span
-                for name, inner, span in _spans(content)
+                for name, inner, span in spans(content)
             ]
             parts.append(_number(_GRAPH << 3 | _BYTES) + _number(sum(map(len, graph))))
             parts += graph
@@ -92,14 +92,14 @@ def _filled(tensor: memoryview, weights: Mapping[str, memoryview]) -> bytes | me
     place: dict[str, str] = {}
     kept: list[bytes | memoryview] = []
     name = ""
-    for number, content, whole in _spans(tensor):
+    for number, content, whole in spans(tensor):
         if number == _EXTERNAL_DATA and content is not None:
-            entry = {key: _text(text) for key, text in _fields(content)}
+            entry = {key: text_of(text) for key, text in _fields(content)}
             place[entry.get(_KEY, "")] = entry.get(_VALUE, "")
         elif number != _DATA_LOCATION:
             kept.append(whole)
             if number == _TENSOR_NAME and content is not None:
-                name = _text(content)
+                name = text_of(content)
     if not place:
         return tensor
     data = weights.get(place.get("location", ""))
@@ -114,7 +114,7 @@ def _filled(tensor: memoryview, weights: Mapping[str, memoryview]) -> bytes | me
 
 def _names(model: bytes | memoryview, kind: int, field: int) -> tuple[str, ...]:
     return tuple(
-        _text(name)
+        text_of(name)
         for number, graph in _fields(memoryview(model))
         if number == _GRAPH
         for inner, body in _fields(graph)
@@ -141,15 +141,16 @@ def _node(body: memoryview) -> GraphNode:
     outputs: list[str] = []
     for number, value in _fields(body):
         if number == _NODE_OUTPUT:
-            outputs.append(_text(value))
+            outputs.append(text_of(value))
         elif number == _NODE_NAME:
-            name = _text(value)
+            name = text_of(value)
         elif number == _NODE_KIND:
-            kind = _text(value)
+            kind = text_of(value)
     return GraphNode(name, kind, tuple(outputs))
 
 
-def _text(value: memoryview) -> str:
+def text_of(value: memoryview) -> str:
+    """What a field says. Raises BadModel for what is no UTF-8."""
     try:
         return str(value, "utf-8")
     except UnicodeDecodeError as error:
@@ -158,21 +159,21 @@ def _text(value: memoryview) -> str:
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
     """(number, content) of each field that holds bytes; the others are stepped over."""
-    for number, content, _ in _spans(message):
+    for number, content, _ in spans(message):
         if content is not None:
             yield number, content
 
 
-def _spans(message: memoryview) -> Iterator[tuple[int, memoryview | None, memoryview]]:
+def spans(message: memoryview) -> Iterator[tuple[int, memoryview | None, memoryview]]:
     """(number, content, the field as it stands) of every field; content None = it holds no
-    bytes."""
+    bytes. Raises BadModel."""
     place, end = 0, len(message)
     while place < end:
         begin = place
-        key, place = _varint(message, place)
+        key, place = varint(message, place)
         kind = key & 7
         if kind == _BYTES:
-            size, place = _varint(message, place)
+            size, place = varint(message, place)
             if size > end - place:
                 raise _broken(f"a field of {size} bytes reaches over the end")
             content = message[place : place + size]
@@ -180,7 +181,7 @@ def _spans(message: memoryview) -> Iterator[tuple[int, memoryview | None, memory
             yield key >> 3, content, message[begin:place]
             continue
         elif kind == _VARINT:
-            _, place = _varint(message, place)
+            _, place = varint(message, place)
         elif kind in (_FIXED32, _FIXED64):
             place += 4 if kind == _FIXED32 else 8
         else:
@@ -188,7 +189,8 @@ def _spans(message: memoryview) -> Iterator[tuple[int, memoryview | None, memory
         yield key >> 3, None, message[begin:place]
 
 
-def _varint(message: memoryview, place: int) -> tuple[int, int]:
+def varint(message: memoryview, place: int) -> tuple[int, int]:
+    """A number, and where it ends. Raises BadModel."""
     value = 0
     for count in range(VARINT_BYTES_MAX):
         if place + count >= len(message):

@@ -39,7 +39,7 @@ PROVIDERS: Final = {
 """Our word -> how ONNX Runtime calls the execution provider, without the word that all end by."""
 OPENVINO_DEVICES: Final = ("CPU", "GPU", "NPU")
 
-_ORT, _OPENVINO, _NCNN, _LITERT = "onnxruntime", "openvino", "ncnn", "litert"
+_ORT, _OPENVINO, _NCNN, _LITERT, _MNN = "onnxruntime", "openvino", "ncnn", "litert", "mnn"
 _OF_PROVIDER: Final = re.compile(rf"({'|'.join(PROVIDERS)})\.[A-Za-z0-9_]{{1,64}}")
 
 
@@ -64,8 +64,8 @@ def _are_providers(value: str) -> bool:
 
 _COUNT: Final = (f"a whole number from 1 to {THREADS_MAX}", _is_count)
 OPTIONS: Final[dict[str, _Option]] = {
-    "threads": _Option((_ORT, _OPENVINO, _NCNN, _LITERT), *_COUNT),
-    "profile": _Option((_ORT, _OPENVINO, _NCNN, _LITERT), *_words(*PROFILES)),
+    "threads": _Option((_ORT, _OPENVINO, _NCNN, _LITERT, _MNN), *_COUNT),
+    "profile": _Option((_ORT, _OPENVINO, _NCNN, _LITERT, _MNN), *_words(*PROFILES)),
     "optimisation": _Option((_ORT,), *_words(*OPTIMISATIONS)),
     "inter_threads": _Option((_ORT,), *_COUNT),
     "spinning": _Option((_ORT,), *_words(*SWITCH)),

@@ -30,6 +30,8 @@ class BackendEntry(Struct, frozen=True, kw_only=True):
     makes_code: bool = False
     """It translates models to machine code as it loads, so its workers may run memory that they
     wrote."""
+    writes_files: bool = False
+    """It loads by path only, so its workers have a folder of their own, in memory."""
     is_assumed: bool = False
     """Offered until it was asked: DIN itself depends on it."""
 
@@ -52,6 +54,13 @@ BACKENDS: Final[dict[str, BackendEntry]] = {
         packages=("ai-edge-litert", "tflite-runtime"),
         imports="ai_edge_litert",
         takes=".tflite",
+    ),
+    "mnn": BackendEntry(
+        module="din.backends.mnn_backend",
+        packages=("MNN",),
+        imports="MNN",
+        makes_code=True,  # its libraries ask for stacks that can be run, also of its threads
+        writes_files=True,
     ),
 }
 OFFERED_MAX: Final = 5
@@ -80,6 +89,12 @@ def entry_of(name: str) -> BackendEntry:
             f"no backend is called {name!r}", hint=f"known backends: {', '.join(sorted(BACKENDS))}"
         )
     return entry
+
+
+def writes_files(name: str) -> bool:
+    """Whether workers of this backend need a folder."""
+    entry = BACKENDS.get(name)
+    return entry is not None and entry.writes_files
 
 
 def import_backend(name: str) -> Backend:

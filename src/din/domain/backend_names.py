@@ -15,7 +15,7 @@ from din.domain.strategy import Fault, Strategy
 from din.domain.support import ACCELERATORS, ONNXRUNTIME
 
 KNOWN_BACKENDS: Final = frozenset(
-    (ONNXRUNTIME, *ACCELERATORS, *(each for form in WHOLE for each in form.backends))
+    (ONNXRUNTIME, "mnn", *ACCELERATORS, *(each for form in WHOLE for each in form.backends))
 )
 NAME_CHARACTERS_MAX: Final = 80
 """Shown and compared of a name."""

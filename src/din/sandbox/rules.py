@@ -26,7 +26,7 @@ _FREE: Final = (
 )
 _WRITING: Final = (
     *("openat", "statx", "stat", "lstat", "getdents64", "fsync", "ftruncate"),
-    *("mkdir", "mkdirat", "rmdir", "unlink", "unlinkat"),
+    *("mkdir", "mkdirat", "rmdir", "unlink", "unlinkat", "access", "faccessat", "faccessat2"),
 )
 """For a process with a folder of its own."""
 ABSENT: Final = ("clone3",)

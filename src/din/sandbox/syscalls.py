@@ -96,6 +96,9 @@ X86_64: Final = Architecture(
         "lstat": 6,
         "mkdir": 83,
         "rmdir": 84,
+        "access": 21,
+        "faccessat": 269,
+        "faccessat2": 439,
         "unlink": 87,
         "statx": 332,
         "unlinkat": 263,
@@ -110,6 +113,8 @@ X86_64: Final = Architecture(
 AARCH64: Final = Architecture(
     0xC00000B7,
     {
+        "faccessat": 48,
+        "faccessat2": 439,
         "read": 63,
         "write": 64,
         "readv": 65,

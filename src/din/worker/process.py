@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from din.backends.options import threads_of
+from din.backends.registry import writes_files
 from din.domain.foreign import is_foreign
 from din.domain.probe import PROBE
 from din.errors import DinError, ExecutionFailed, Internal
@@ -61,7 +62,7 @@ def run_worker(order: Fork, descriptors: Sequence[int], zygote_pid: int, place: 
 
 
 def _confine(order: Fork, place: Place, limit_bytes: int) -> None:
-    wants_folder = order.backend == PROBE
+    wants_folder = order.backend == PROBE or writes_files(order.backend)
     threads = threads_of(order.backend_options, len(os.sched_getaffinity(0)))
     confine(
         place.surroundings,
