@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from din.backends import ncnn_backend
 from tests import tflite_models
 from tests.road.processes import Network, wait_for
 from tests.road.test_engines import offers
@@ -77,3 +78,25 @@ def test_cuts_of_a_tflite_file_are_refused(board: Network) -> None:
     done = board.din("model", "register", "--config", str(file))
     assert done.returncode != 0
     assert "runs whole on litert" in done.stderr
+
+
+def test_a_param_file_and_its_weights_are_served_by_ncnn(network: Network) -> None:
+    network.start_gateway()
+    network.start_node("phone", backends=("ncnn",))
+    network.wait_ready("phone")
+    wait_for("ncnn was asked", lambda: offers(network, "phone") == ("ncnn",))
+    path = written(network, "net.param", ncnn_backend.TRIAL)
+    refused = network.din("model", "register", str(path), "--model-id", "net")
+    assert refused.returncode != 0
+    assert "'net.bin', which is not in" in refused.stderr
+    written(network, "net.bin", ncnn_backend.TRIAL_WEIGHTS[:-8])
+    refused = network.din("model", "register", str(path), "--model-id", "net")
+    assert refused.returncode != 0
+    assert "does not hold the weights" in refused.stderr
+    written(network, "net.bin", ncnn_backend.TRIAL_WEIGHTS)
+    done = network.din("model", "register", str(path), "--model-id", "net")
+    assert done.returncode == 0, done.stderr + network.logs()
+    with network.client() as client:
+        answer = client.infer("net", np.array(ncnn_backend.TRIAL_INPUT, np.float32))
+    assert answer.outputs["y"].tolist() == list(ncnn_backend.TRIAL_ANSWER)
+    assert "ncnn 1" in network.log_of("phone")

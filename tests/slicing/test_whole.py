@@ -140,6 +140,13 @@ def test_a_damaged_param_file_is_refused(old: bytes, new: bytes, said: str) -> N
         taken({"": PARAM.replace(old, new), "net.bin": bytes(2320)})
 
 
+def test_sizes_that_a_param_file_leaves_out_are_asked_for() -> None:
+    files = {"": PARAM.replace(b" 0=8 1=6 2=3", b""), "net.bin": bytes(2320)}
+    with pytest.raises(BadStrategy, match="does not say the size of input 'data'"):
+        taken(files)
+    assert taken(files, shapes={"data": (3, 6, 8)}).inputs[0].shape == (3, 6, 8)
+
+
 def test_a_param_file_without_its_weights_is_refused() -> None:
     with pytest.raises(BadModel, match=r"one \.bin file, 0 came"):
         taken({"": PARAM})

@@ -55,6 +55,13 @@ BACKENDS: Final[dict[str, BackendEntry]] = {
         imports="ai_edge_litert",
         takes=".tflite",
     ),
+    "ncnn": BackendEntry(
+        module="din.backends.ncnn_backend",
+        packages=("ncnn",),
+        imports="ncnn",
+        takes=".param and .bin",
+        writes_files=True,
+    ),
     "mnn": BackendEntry(
         module="din.backends.mnn_backend",
         packages=("MNN",),

@@ -52,6 +52,7 @@ def take_whole(
     found = READERS[form.name](dict(files))
     backend = setting.backend or found.backend
     found = replace(found, inputs=with_shapes(found.inputs, request.input_shapes))
+    _check_sizes(form, found)
     artifacts = tuple(
         Artifact(keep(location), len(data), "model" if location == MODEL_FILE else "weights")
         for location, data in files.items()
@@ -90,6 +91,16 @@ def take_whole(
         opset=0,
         ir_version=0,
     )
+
+
+def _check_sizes(form: Form, found: Read) -> None:
+    """ncnn reads as much of an input as its layers expect, whatever it is given."""
+    for spec in found.inputs:
+        if form.name == NCNN and spec.shape is None:
+            raise BadStrategy(
+                f"the .param file does not say the size of input {spec.name!r}",
+                hint=f'give it in the registration: "inputs": {{"{spec.name}": [3, 224, 224]}}',
+            )
 
 
 def _setting(form: Form, strategy: Strategy) -> SliceSetting:
