@@ -99,6 +99,7 @@ def _show_traces(limit: int, gateway: str | None, output: str) -> None:
         "din trace show last -o json",
         "din trace show last --save slow.dinr",
         "din trace show slow.dinr",
+        "din trace show result.dinr -o json",
     ),
 )
 @click.argument("request", default="last")
@@ -112,12 +113,18 @@ def _show_traces(limit: int, gateway: str | None, output: str) -> None:
 @gateway_option
 @output_option
 def show_trace(request: str, target: Path | None, gateway: str | None, output: str) -> None:
-    """One request as a waterfall: its id, the start of it, `last`, or a file that was saved."""
-    if request.endswith(SUFFIX):
-        from din.client.saved import read_trace
+    """One request as a waterfall: its id, the start of it, `last`, or a file that was saved.
 
-        trace = read_trace(request)
-        body = msgspec.json.encode(trace)
+    Of a result that `din infer --output FILE.dinr` kept: its tensors and who made them.
+    """
+    if request.endswith(SUFFIX):
+        from din.cli.kept import read_kept, show_kept
+
+        result, kept = read_kept(request)
+        if result.trace is None:
+            show_kept(output, kept())
+            return
+        trace, body = result.trace, msgspec.json.encode(result.trace)
     else:
         with ask(gateway) as client:
             answer = find_trace(client, request)

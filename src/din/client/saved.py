@@ -28,7 +28,7 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     if trace is None:
         raise UsageError(
             f"{shown} holds the result of a request, and no trace",
-            hint="din.read_result() in Python gives its tensors; `din trace show` keeps traces",
+            hint="`din trace show FILE` shows it; din.read_result() in Python gives its tensors",
         )
     return trace
 
