@@ -9,7 +9,7 @@ import pytest
 
 from din.errors import Denied
 from din.system.identity import claim_directory
-from din.system.privacy import make_private, narrow, plain_environment
+from din.system.privacy import engine_environment, make_private, narrow, plain_environment
 
 LOOK = """
 import ctypes, os, resource, sys
@@ -100,3 +100,10 @@ def test_secrets_in_variables_are_not_handed_on_and_what_a_program_needs_is() ->
     needed = {"PATH": "/bin", "HOME": "/home/me", "LC_ALL": "C", "PYTHONPATH": "/lib"}
     secrets = {"AWS_SECRET_ACCESS_KEY": "s", "DIN_API_KEY": "s", "DIN_CONFIG_JSON": "{}"}
     assert plain_environment({**secrets, **needed}) == needed
+
+
+def test_engines_are_told_which_devices_they_may_use_and_no_secret_of_a_maker() -> None:
+    chosen = {"CUDA_VISIBLE_DEVICES": "1", "ASCEND_RT_VISIBLE_DEVICES": "0", "PATH": "/bin"}
+    secrets = {"HAILO_DEVELOPER_TOKEN": "s", "CUDA_LICENCE_KEY": "s", "NEURON_RT_KEY": "s"}
+    assert engine_environment({**chosen, **secrets}) == chosen
+    assert plain_environment(chosen) == {"PATH": "/bin"}

@@ -11,13 +11,13 @@ from typing import Final
 
 from din.errors import Unavailable
 from din.system.descriptors import control_pair
-from din.system.privacy import plain_environment
+from din.system.privacy import engine_environment, plain_environment
 
 LOOK_S: Final = 0.02
 
 
 def start_child(
-    module: str, words: tuple[str, ...] = ()
+    module: str, words: tuple[str, ...] = (), *, runs_engines: bool = False
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """`python -m MODULE`, told its end of a control socket and who its parent is; the process and
     our end, which does not block. Raises Unavailable."""
@@ -33,7 +33,7 @@ def start_child(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            env=plain_environment(os.environ),
+            env=(engine_environment if runs_engines else plain_environment)(os.environ),
             pass_fds=(theirs.fileno(),),
             start_new_session=True,
         )

@@ -12,8 +12,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from din.backends.asking import ask_engines, missing, offered
-from din.backends.registry import BACKENDS, OFFERED_MAX, detect_backends
+from din.backends.asking import ask_engine, ask_engines, missing, offered
+from din.backends.registry import BACKENDS, MAKERS, OFFERED_MAX, detect_backends
 from din.domain.engine import EngineFacts
 from din.domain.node import NodeProfile
 from din.errors import UsageError
@@ -36,7 +36,7 @@ class Engines:
         """`wanted`: the only ones that are offered; nothing = all. Raises UsageError for a name
         that DIN does not know."""
         for name in wanted:
-            if name not in BACKENDS:
+            if name not in BACKENDS and name not in MAKERS:
                 raise UsageError(
                     f"backend {name!r} is not known", hint=f"known are {', '.join(BACKENDS)}"
                 )
@@ -68,7 +68,10 @@ class Engines:
         kept of an engine holds for this hardware only."""
         before = {name: self.facts[name].version for name in self.names}
         known = [name for name in self._wanted if name in self._installed]
-        facts = {name: missing(name) for name in self._wanted if name not in self._installed}
+        others = [name for name in self._wanted if name not in self._installed]
+        facts = {
+            name: missing(name) if name in BACKENDS else await ask_engine(name) for name in others
+        }
         facts |= await ask_engines(known, folder=self._folder, machine=machine)
         self.facts = facts
         self._told_ms = None

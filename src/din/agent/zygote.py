@@ -109,7 +109,9 @@ class Zygote:
             if self._is_stopped:
                 raise Unavailable("the zygote was stopped")
             if self._process is None:
-                self._process, self._control = start_child("din.worker", self._words)
+                self._process, self._control = start_child(
+                    "din.worker", self._words, runs_engines=True
+                )
                 self._loop.add_reader(self._control, self._on_readable)
 
     async def fork(self, order: Fork, descriptors: Sequence[int], on_exit: OnExit) -> WorkerProcess:

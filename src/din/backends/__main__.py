@@ -12,7 +12,7 @@ import sys
 import msgspec
 
 from din.backends.asking import QUIET
-from din.backends.registry import BACKENDS, entry_of, how_to_get, import_backend
+from din.backends.registry import BACKENDS, MAKERS, entry_of, how_to_get, import_backend
 from din.domain.engine import EngineFacts, bounded
 from din.errors import DinError
 
@@ -20,7 +20,7 @@ from din.errors import DinError
 def main() -> int:
     """Ask one engine."""
     parser = argparse.ArgumentParser(prog="python -m din.backends", allow_abbrev=False)
-    parser.add_argument("backend", choices=sorted(BACKENDS))
+    parser.add_argument("backend", choices=sorted((*BACKENDS, *MAKERS)))
     name = parser.parse_args().backend
     os.environ |= QUIET
     sys.stdout.write(msgspec.json.encode(_facts(name)).decode() + "\n")
@@ -28,6 +28,10 @@ def main() -> int:
 
 
 def _facts(name: str) -> EngineFacts:
+    if name in MAKERS:
+        from din.backends.makers import facts_of
+
+        return facts_of(name)
     entry = entry_of(name)
     try:
         backend = import_backend(name)

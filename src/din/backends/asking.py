@@ -22,7 +22,7 @@ from msgspec import Struct
 from din.backends.registry import BACKENDS, detect_backends, how_to_get
 from din.domain.engine import EngineFacts, bounded
 from din.domain.malformed import MALFORMED
-from din.system.privacy import plain_environment
+from din.system.privacy import engine_environment
 from din.version import __version__
 
 ANSWER_S_MAX: Final = 60.0
@@ -98,7 +98,7 @@ async def ask_engine(
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=ANSWER_BYTES_MAX,
-            env=plain_environment(os.environ) | QUIET,
+            env=engine_environment(os.environ) | QUIET,
             start_new_session=True,
         )
     except OSError as error:

@@ -70,6 +70,11 @@ BACKENDS: Final[dict[str, BackendEntry]] = {
         writes_files=True,
     ),
 }
+MAKERS: Final = (
+    *("tensorrt", "cann", "neuware", "hailo", "coral", "neuron", "vitis-ai", "finn", "tnn"),
+    "executorch",
+)
+"""Engines without a loader, of which `makers` tells what is missing."""
 OFFERED_MAX: Final = 5
 """A registration has room for the versions of so many."""
 

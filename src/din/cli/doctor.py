@@ -29,6 +29,7 @@ from din.cli.doctor_gateway import (
 from din.cli.doctor_machine import (
     check_accelerators,
     check_backends,
+    check_makers,
     check_memory,
     check_sandbox,
     check_services,
@@ -53,6 +54,7 @@ MACHINE: Final[tuple[Row, ...]] = (
     Row("versions", check_versions),
     Row("memory", check_memory),
     Row("backends", check_backends),
+    Row("engines of makers", check_makers, 60.0),
     Row("sandbox", check_sandbox, 25.0, "fail", "python -m din.sandbox"),
     Row("accelerators", check_accelerators),
     Row("temperature", check_temperature),

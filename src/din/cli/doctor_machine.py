@@ -10,10 +10,12 @@ from typing import Final
 from din.cli.check import Check
 from din.cli.service_place import Shown, Systemd, place_of
 from din.cli.service_units import ROLES, Role, unit_name
+from din.domain.engine import EngineFacts
 from din.sandbox.asking import level_words, try_sandbox
 
 MEMORY_MIB_MIN: Final = 256
 MIB: Final = 1024 * 1024
+MAKERS_PATIENCE_S: Final = 5.0
 ACCELERATOR_PROGRAMS: Final = ("nvidia-smi", "npu-smi")
 
 
@@ -44,6 +46,25 @@ def check_backends() -> Check:
         state = "fail" if len(broken) == len(found) else "warn"
         return Check("backends", state, seen, f"python -m din.backends {broken[0].backend}")
     return Check("backends", "ok", seen)
+
+
+def check_makers() -> Check:
+    """Engines of makers of accelerators: what of them is here, each asked in a process of its own,
+    and what is missing to the rest."""
+    import asyncio
+
+    from din.backends.asking import ask_engine
+    from din.backends.registry import MAKERS
+
+    async def ask_all() -> list[EngineFacts]:
+        return [await ask_engine(name, patience_s=MAKERS_PATIENCE_S) for name in MAKERS]
+
+    found = asyncio.run(ask_all())
+    present = [each for each in found if each.version or each.devices]
+    if not present:
+        return Check("engines of makers", "ok", f"none is here of {', '.join(MAKERS)}")
+    seen = "; ".join(map(str, present))
+    return Check("engines of makers", "ok", seen, f"python -m din.backends {present[0].backend}")
 
 
 def check_sandbox() -> Check:

@@ -25,6 +25,18 @@ _VARIABLES_OF: Final = (
     *("OMP_", "OPENBLAS_", "ORT_"),
 )
 """How names of variables of the language, the loader, the C library, Python and engines begin."""
+_OF_ACCELERATORS: Final = frozenset({
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"),
+    *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    *("ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"),
+    *("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "ASCEND_HOME_PATH"),
+    *("ASCEND_TOOLKIT_HOME", "ASCEND_OPP_PATH", "ASCEND_AICPU_PATH"),
+    *("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES", "NEURON_RT_LOG_LEVEL"),
+    *("MLU_VISIBLE_DEVICES", "NEUWARE_HOME"),
+    *("XILINX_XRT", "XLNX_VART_FIRMWARE", "HAILORT_LOGGER_PATH"),
+})  # fmt: skip
+"""By which operators and makers' scripts say which devices may be used and where their parts lie:
+each by its whole name, since makers keep keys of licences under such beginnings too."""
 
 
 def hide_memory() -> None:
@@ -100,3 +112,9 @@ def _is_of_din(path: Path, mode: int) -> bool:
     entries = {each.name for each in path.iterdir()}
     # A directory where everybody puts things stays one, whatever an old version left in it.
     return entries <= OWN_ENTRIES or (CLAIMED_ENTRY in entries and not mode & stat.S_ISVTX)
+
+
+def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """`plain_environment`, and what says which accelerators an engine may use."""
+    chosen = {name: environment[name] for name in _OF_ACCELERATORS if name in environment}
+    return plain_environment(environment) | chosen
