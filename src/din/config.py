@@ -125,6 +125,15 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             "later it needs a token",
         ),
     ] = 30
+    idle_unload_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=31_536_000,
+            description="a model that nobody asked for so long gives its memory back, and the next "
+            "request waits until it is loaded again; 0 = it stays loaded",
+        ),
+    ] = 0
     node_heartbeat_interval_ms: Annotated[
         int, Meta(ge=50, le=3_600_000, description="between two beats of a node; lost after 3")
     ] = 3000

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from din.system.affinity import descendants
-from tests.road.processes import Network, wait_for
+from tests.road.processes import Network, get, wait_for
 from tests.road.test_road import register
 
 pytestmark = pytest.mark.system
@@ -79,3 +80,35 @@ def test_ten_loads_and_unloads_leave_a_node_as_large_as_it_was(network: Network)
     start_kib = cycle()  # the zygote comes with the first model, and stays
     after_kib = [cycle() for _ in range(CYCLES)]
     assert after_kib[-1] <= start_kib * GROWTH_MAX, (start_kib, after_kib)
+
+
+def test_an_idle_model_gives_its_memory_back_and_answers_all_who_ask_later(
+    network: Network,
+) -> None:
+    network.start_gateway(encrypt_models="never", idle_unload_s=2)
+    network.start_node("edge-1")
+    network.wait_ready("edge-1")
+    agent = network.nodes["edge-1"].pid
+    tensor = np.random.default_rng(7).random((1, 3, 160, 160), dtype=np.float32)
+    view = register(network, MODEL, "det", verify=False)
+    inputs, output = {view.inputs[0].name: tensor}, view.outputs[0].name
+
+    def ask(_: int = 0) -> np.ndarray:
+        with network.client() as client:
+            return np.asarray(client.infer("det", inputs).outputs[output])
+
+    def state() -> str:
+        with network.client() as client:
+            return client.model("det").state
+
+    first = ask()
+    for _ in range(2):
+        wait_for("nobody asked", lambda: state() == "idle")
+        settled_kib(agent, processes=2)  # the worker is gone
+        assert get(network.url, "/v2/models/det/ready")[0] == 200
+        with ThreadPoolExecutor(4) as several:
+            answers = list(several.map(ask, range(4)))
+        assert all((each == first).all() for each in answers)
+        assert state() == "ready"
+    shown = network.din("model", "list")
+    assert "ready" in shown.stdout

@@ -110,6 +110,7 @@ async def _serve(
     schedule = BeatSchedule(config.node_heartbeat_interval_ms, config.node_heartbeat_jitter_ms)
     effects = _effects(config, identity, state, store, reach, schedule, log)
     gateway = Gateway(effects)
+    gateway.deployer.idling.unload_ms = config.idle_unload_s * 1000.0
     stack.push_async_callback(gateway.stop)
     _take_links(gateway, config, identity, trust, reach, log, stack)
     await gateway.start()
@@ -138,16 +139,17 @@ async def _serve(
     log(
         "ready", url=reach.url, cluster=config.cluster, gateway_id=identity.node_id, pid=os.getpid()
     )
-    take_up = partial(_take_up, front, effects.artifacts, trust)
+    take_up = partial(_take_up, gateway, front, trust)
     return Served(reach.url, lambda: len(gateway.fleet.fleet_nodes()), take_up)
 
 
 def _take_up(
-    front: Front, artifacts: ArtifactFolder, trust: GatewayTrust | None, fresh: GatewayConfig
+    gateway: Gateway, front: Front, trust: GatewayTrust | None, fresh: GatewayConfig
 ) -> None:
     """What changes while a gateway runs. Raises Unavailable for a certificate that is broken."""
     front.limits = _limits(fresh)
-    artifacts.allow(fresh.artifact_quota_mib * MIB)
+    gateway.effects.artifacts.allow(fresh.artifact_quota_mib * MIB)
+    gateway.deployer.idling.unload_ms = fresh.idle_unload_s * 1000.0
     if trust is not None:
         trust.reload()
 

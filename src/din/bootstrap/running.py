@@ -40,6 +40,7 @@ LIVE: Final = frozenset(
         "body_bytes_max",
         "buffered_bytes_max",
         "connections_max",
+        "idle_unload_s",
         "log_format",
         "log_level",
     }

@@ -28,6 +28,7 @@ COLOURS: Final = {
     "loading": "yellow",
     "draining": "yellow",
     "degraded": "yellow",
+    "idle": "cyan",
     "suspect": "yellow",
     "assigned": "yellow",
     "lost": "red",

@@ -10,8 +10,9 @@ from din.domain.model import ModelManifest, Partition
 from din.domain.node import NodeId
 
 ReplicaState = Literal["assigned", "ready", "failed"]
-DeploymentState = Literal["placing", "loading", "ready", "degraded", "failed"]
-"""degraded: some slice has no ready replica now; repair is under way."""
+DeploymentState = Literal["placing", "loading", "ready", "degraded", "idle", "failed"]
+"""degraded: some slice has no ready replica now; repair is under way. idle: nothing is loaded, for
+nobody asked; the next request has it loaded again."""
 
 
 class Epoch(Struct, frozen=True, order=True, array_like=True):

@@ -96,7 +96,7 @@ class GatewayService:
         """See InferenceService."""
         gateway = self._gateway
         serving = gateway.models.serving(model_id, version)
-        return all(
+        return serving.is_idle or all(
             any(gateway.fleet.is_routable(node) for node in serving.replicas(index))
             for index in serving.raw.slices
         )

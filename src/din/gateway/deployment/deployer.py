@@ -2,6 +2,7 @@
 
     placing --planned--> loading --every slice has a ready replica--> ready
     ready --a slice has none left--> degraded --repaired--> ready
+    ready --nobody asked for idle_unload_s--> idle --a request comes--> placing
     placing, loading --the bytes are no usable model--> failed
 
 One task looks at every deployment whenever something changed and once a second: what is missing is
@@ -30,6 +31,7 @@ from din.gateway.deployment.epochs import EpochBook
 from din.gateway.deployment.handover import kept_on, let_go, only_on_leaving
 from din.gateway.deployment.hearing import FleetFacts
 from din.gateway.deployment.holding import Holding, Known
+from din.gateway.deployment.idling import Idling
 from din.gateway.deployment.leftovers import Leftovers
 from din.gateway.deployment.measured import MemoryBook
 from din.gateway.deployment.orders import PREPARE_MS_MAX, Orders
@@ -39,8 +41,6 @@ from din.gateway.routes.serving import Serving
 from din.wire.messages import Prepared, PrepareFailed, Unload
 
 RECONCILE_SECONDS: Final = 1.0
-SPARE_PLAN_MS: Final = 10_000.0
-"""How often a second replica is looked for while nothing changed."""
 
 Report = Callable[..., None]
 
@@ -75,6 +75,7 @@ class Deployer:
         self._timeouts = timeouts
         self._holdings: dict[Epoch, Holding] = {}
         self._wake = asyncio.Event()
+        self.idling = Idling()
         self.on_ready: Callable[[Serving], None] = lambda serving: None
         self.on_failed: Callable[[Serving], None] = lambda serving: None
         self.on_too_large: Callable[[ModelRecord, int], bool] = lambda record, memory_mib: False
@@ -90,7 +91,8 @@ class Deployer:
             Deployment(epoch=epoch, manifest=record.manifest, partition=record.partition),
             self._timeouts,
         )
-        self._holdings[epoch] = Holding(record, serving, self._memory.needed_mib)
+        holding = self._holdings[epoch] = Holding(record, serving, self._memory.needed_mib)
+        serving.on_wanted = partial(self._wanted, holding)
         self.look()
         return serving
 
@@ -99,14 +101,10 @@ class Deployer:
         holding = self._holdings.pop(serving.deployment.epoch, None)
         manifest = serving.deployment.manifest
         if holding is not None:
-            for node_id in holding.nodes():
-                for index in holding.indexes_on(node_id):
-                    self._drains.let_go(node_id, holding.slice_name(index))
-                self._drop(holding, node_id)
+            self._empty(holding)
         serving.is_retired = True
         serving.deployment = replace(serving.deployment, state="failed", reason="it was removed")
         serving.notify()
-        self._fleet.memory_changed()
         await self._epochs.end(serving.deployment.epoch, manifest)
 
     def follow(self, before: ModelRecord, after: ModelRecord) -> None:
@@ -139,10 +137,8 @@ class Deployer:
 
     def slices_on(self, node_id: NodeId) -> frozenset[SliceName]:
         """What a node holds or loads."""
-        return frozenset(
-            holding.slice_name(index)
-            for holding in self._holdings.values()
-            for index in holding.indexes_on(node_id)
+        return frozenset[SliceName]().union(
+            *(holding.names_on(node_id) for holding in self._holdings.values())
         )
 
     # What happens.
@@ -269,13 +265,10 @@ class Deployer:
     # Reconciling one deployment.
 
     def _reconcile(self, holding: Holding) -> None:
-        deployment = holding.serving.deployment
-        if deployment.state == "failed":
-            return
         now_ms = self._clock()
-        for index, node_id in holding.overdue(now_ms - PREPARE_MS_MAX):
-            error = CannotPlace(f"not loaded within {PREPARE_MS_MAX // 1000} s")
-            holding.failed(index, node_id, error, now_ms)
+        if holding.serving.deployment.state == "failed" or self._is_idle(holding, now_ms):
+            return
+        holding.fail_overdue(now_ms, PREPARE_MS_MAX)
         for node_id in holding.nodes():
             if not (self._fleet.is_member(node_id) and self._orders.may_hold(holding, node_id)):
                 self._drop(holding, node_id)
@@ -283,7 +276,7 @@ class Deployer:
             self._fleet.memory_changed()
         self._orders.renew(holding, self._sender, now_ms)
         known = holding.known(self._fleet.is_routable, self._drains.leaving(), now_ms)
-        if known.is_satisfied or not self._is_worth_planning(holding, known, now_ms):
+        if known.is_satisfied or not holding.is_worth_planning(known, now_ms):
             self._settle(holding)
             return
         try:
@@ -293,17 +286,26 @@ class Deployer:
             return
         self._follow(holding, plan)
 
-    @staticmethod
-    def _is_worth_planning(holding: Holding, known: Known, now_ms: float) -> bool:
-        """A slice without a home is planned at every look. One that only lacks a second replica is
-        planned when who holds what has changed, else seldom: memory may have become free."""
-        facts = (known.existing, known.excluded, known.leaving)
-        is_served = all(known.existing[part.index] for part in known.slices)
-        if is_served and holding.planned == facts and now_ms < holding.plan_again_ms:
-            return False
-        holding.planned = facts
-        holding.plan_again_ms = now_ms + SPARE_PLAN_MS
-        return True
+    def _is_idle(self, holding: Holding, now_ms: float) -> bool:
+        serving = holding.serving
+        if not serving.is_idle and self.idling.is_due(serving, now_ms):
+            serving.is_idle = True
+            self._empty(holding)
+            self._set_state(holding, "idle", self.idling.reason)
+        return serving.is_idle
+
+    def _wanted(self, holding: Holding) -> None:
+        holding.plan_again_ms = 0.0
+        self._set_state(holding, "placing", "")
+        self.look()
+
+    def _empty(self, holding: Holding) -> None:
+        """No node shall hold anything of a deployment any more."""
+        for node_id in holding.nodes():
+            for name in holding.names_on(node_id):
+                self._drains.let_go(node_id, name)
+            self._drop(holding, node_id)
+        self._fleet.memory_changed()
 
     def _follow(self, holding: Holding, plan: Plan) -> None:
         holding.plan = plan
@@ -350,8 +352,7 @@ class Deployer:
 
     def _serve(self, holding: Holding, index: int, node_id: NodeId) -> None:
         numerics = self._fleet.table().numerics(node_id, holding.partition.slices[index])
-        is_local = self._is_local(node_id)
-        holding.serving.add(index, node_id, is_local=is_local, numerics=numerics)
+        holding.serving.add(index, node_id, is_local=self._is_local(node_id), numerics=numerics)
 
     def _drop(self, holding: Holding, node_id: NodeId) -> None:
         """A node shall hold nothing of a deployment any more."""
@@ -369,10 +370,9 @@ class Deployer:
         """Set the state from what is ready, and tell who waits."""
         serving = holding.serving
         state = serving.deployment.state
-        if state == "failed":
+        if state in ("failed", "idle"):
             return
-        shapes = [serving.raw] + ([serving.adapted] if serving.adapted is not None else [])
-        if all(serving.is_ready(shape) for shape in shapes):
+        if serving.is_complete:
             self._set_state(holding, "ready", "")
             return
         reason = refusal or holding.trouble()

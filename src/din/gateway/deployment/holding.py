@@ -18,6 +18,8 @@ from din.gateway.routes.serving import Serving
 
 KEPT: Final = "kept"
 """The planner's word for a replica that stays where it is."""
+SPARE_PLAN_MS: Final = 10_000.0
+"""How often a second replica is looked for while nothing changed."""
 RETRY_AFTER_MS: Final = 2_000.0
 RETRY_AFTER_MS_MAX: Final = 120_000.0
 
@@ -163,6 +165,10 @@ class Holding:
         deployed = f"{manifest.model_id}/{manifest.version}"
         return deployed, self.partition.slices[index].slice_id
 
+    def names_on(self, node_id: NodeId) -> frozenset[tuple[str, str]]:
+        """Of slices that a node holds or loads."""
+        return frozenset(self.slice_name(index) for index in self.indexes_on(node_id))
+
     def slice_names(self) -> tuple[tuple[str, str], ...]:
         """Of all slices."""
         return tuple(self.slice_name(part.index) for part in self.partition.slices)
@@ -200,9 +206,12 @@ class Holding:
         """Slices that a node has loaded."""
         return tuple(sorted(index for index, node in self._ready if node == node_id))
 
-    def overdue(self, before_ms: float) -> tuple[tuple[int, NodeId], ...]:
-        """Loads that were asked for before then and have not been answered."""
-        return tuple(key for key, asked_ms in self._assigned.items() if asked_ms < before_ms)
+    def fail_overdue(self, now_ms: float, patience_ms: float) -> None:
+        """Give up loads that were asked for so long ago and have not been answered."""
+        late = [key for key, asked_ms in self._assigned.items() if asked_ms < now_ms - patience_ms]
+        error = CannotPlace(f"not loaded within {patience_ms / 1000:g} s")
+        for index, node_id in late:
+            self.failed(index, node_id, error, now_ms)
 
     def promised_mib(self, node_id: NodeId) -> int:
         """Memory of what the node holds or loads."""
@@ -250,6 +259,17 @@ class Holding:
             replicas=manifest.replicas_max,
             is_satisfied=is_satisfied,
         )
+
+    def is_worth_planning(self, known: Known, now_ms: float) -> bool:
+        """A slice without a home is planned at every look. One that only lacks a second replica is
+        planned when who holds what has changed, else seldom: memory may have become free."""
+        facts = (known.existing, known.excluded, known.leaving)
+        is_served = all(known.existing[part.index] for part in known.slices)
+        if is_served and self.planned == facts and now_ms < self.plan_again_ms:
+            return False
+        self.planned = facts
+        self.plan_again_ms = now_ms + SPARE_PLAN_MS
+        return True
 
     def replicas(self) -> tuple[Replica, ...]:
         """All replicas as people see them."""

@@ -140,7 +140,7 @@ class ModelBook:
         for each in sorted(versions, key=int, reverse=True) if len(versions) > 1 else versions:
             serving = self._servings.get((model_id, each))
             if serving is not None:
-                if serving.is_ready(serving.raw):
+                if serving.is_available:
                     return serving
                 newest = newest or serving
         if newest is None:

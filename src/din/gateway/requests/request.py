@@ -63,7 +63,7 @@ class Request:
         self.serving = serving
         self.call = call
         self.shape: RouteShape = serving.shape(is_adapted=call.is_adapted)
-        self.started_ms = started_ms
+        self.started_ms = serving.asked_ms = started_ms
         timeout_ms = call.timeout_ms if call.timeout_ms is not None else TIMEOUT_MS_DEFAULT
         self.deadline_ms = started_ms + min(max(timeout_ms, 1), TIMEOUT_MS_MAX)
         self._number = tools.next_request_id()
@@ -140,6 +140,7 @@ class Request:
             left_ms = self.remaining_ms()
             if left_ms <= 0 or self.serving.deployment.state == "failed":
                 raise self._never_ready()
+            self.serving.want()
             await self.serving.wait_for_change(left_ms / 1000)
             self._avoided.clear()
 

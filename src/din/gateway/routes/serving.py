@@ -6,7 +6,7 @@ The deployer changes it, dispatch reads it, both on one event loop. Knows no lin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -147,6 +147,11 @@ class Serving:
         self._fixed_shapes = _fixed(deployment.manifest.inputs)
         self.is_retired = False
         """A newer version took over, or the model was removed: it never becomes ready again."""
+        self.asked_ms = 0.0
+        """When a request came last."""
+        self.is_idle = False
+        """Nothing is loaded, for nobody asked: `want` has it loaded."""
+        self.on_wanted: Callable[[], None] = lambda: None
         self._live: list[dict[NodeId, LiveReplica]] = [{} for _ in partition.slices]
         self._held_back: list[dict[NodeId, LiveReplica]] = [{} for _ in partition.slices]
         """Ready as well, but integers come out otherwise there than on those that serve."""
@@ -212,6 +217,26 @@ class Serving:
     def is_ready(self, shape: RouteShape) -> bool:
         """Whether every slice of a shape has a ready replica."""
         return all(self._live[index] for index in shape.slices)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether requests of every kind find what they need."""
+        return self.is_ready(self.raw) and (self.adapted is None or self.is_ready(self.adapted))
+
+    @property
+    def is_available(self) -> bool:
+        """Whether raw requests are answered: at once, or as soon as it is loaded again."""
+        return self.is_idle or self.is_ready(self.raw)
+
+    def is_busy(self) -> bool:
+        """Whether a request is under way on any replica."""
+        return any(each.inflight for live in self._live for each in live.values())
+
+    def want(self) -> None:
+        """A request waits for it."""
+        if self.is_idle:
+            self.is_idle = False
+            self.on_wanted()
 
     def notify(self) -> None:
         """Wake those who wait: something about readiness changed."""
