@@ -15,7 +15,7 @@ import pytest
 from din.agent import foreign
 from din.agent.foreign import ForeignServers
 from din.agent.foreign_settings import settings_of
-from din.config import ForeignSetting
+from din.config_forms import ForeignSetting
 from din.domain.foreign import backends_of
 from din.errors import Unavailable, UsageError
 from din.transport.http_client import HttpClient

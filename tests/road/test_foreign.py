@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from din.config import ForeignSetting
+from din.config_forms import ForeignSetting
 from din.domain.views import ModelView, RegisterModel
 from din.errors import BadTensor, DeadlineExceeded, NotFound, Unavailable
 from tests.foreign.stand_in import as_json, stand_in, tensor

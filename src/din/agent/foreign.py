@@ -21,7 +21,8 @@ import msgspec
 from msgspec.structs import replace
 
 from din.agent.foreign_settings import address_of, settings_of, token_of
-from din.config import ForeignSetting, NodeConfig
+from din.config import NodeConfig
+from din.config_forms import ForeignSetting
 from din.domain.foreign import (
     MODELS_MAX,
     ForeignModel,

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from din.config import ContainerSetting, ForeignSetting, NodeConfig, is_loopback
+from din.config import NodeConfig, is_loopback
+from din.config_forms import ContainerSetting, ForeignSetting
 from din.domain.foreign import URL_MAX
 from din.errors import Unavailable, UsageError
 from din.foreign.metadata import is_name

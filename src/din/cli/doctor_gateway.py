@@ -17,7 +17,8 @@ from din.cli.doctor_versions import node_versions_row
 from din.cli.node import insecure_names
 from din.cli.sources import collect, load_gateway, load_node
 from din.client.client import Client, decode_answer
-from din.config import Section, is_loopback
+from din.config import is_loopback
+from din.config_forms import Section
 from din.domain.audit import AuditCheck
 from din.domain.gateway_view import GatewayView, SlicingCacheView
 from din.domain.keys import KeyList, KeyView

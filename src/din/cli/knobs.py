@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple, cast, get_type_hints
 
 import msgspec
 
-from din.config import SECTIONS, AnyConfig, ClientConfig, Config, Section
+from din.config import SECTIONS, AnyConfig, ClientConfig, Config
+from din.config_forms import Section
 from din.errors import UsageError
 
 LISTS: Final = ("foreign", "gateway", "interfaces_allowed", "interfaces_denied", "runner_device")

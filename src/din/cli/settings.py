@@ -18,10 +18,8 @@ from din.cli.knobs import (
     knobs,
 )
 from din.cli.sources import SYSTEM_FILE, Loaded, collect, load_gateway, load_node, user_file
-from din.config import (
-    SECTIONS,
-    Section,
-)
+from din.config import SECTIONS
+from din.config_forms import Section
 from din.errors import NotFound
 
 

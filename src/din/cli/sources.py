@@ -34,9 +34,9 @@ from din.config import (
     SECTIONS,
     GatewayConfig,
     NodeConfig,
-    Section,
     default_node_name,
 )
+from din.config_forms import Section
 from din.errors import UsageError
 
 SYSTEM_FILE: Final = Path("/etc/din/config.yaml")

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from din.config import ContainerSetting
+from din.config_forms import ContainerSetting
 
 MESSAGE_BYTES_MAX: Final = 128 * 1024
 LINE_CHARACTERS_MAX: Final = 1000
