@@ -12,6 +12,7 @@ import pytest
 from din.bootstrap.reach import CertifiedHosts, Reach
 from din.bootstrap.trust import RENEWED_AFTER_MS, GatewayTrust, open_trust
 from din.config import GatewayConfig
+from din.errors import Unavailable
 from din.system.clock import wall_clock_ms
 from din.system.identity import Identity
 
@@ -89,3 +90,38 @@ def test_a_node_that_has_joined_gets_artifacts_by_tls_wherever_it_is(
     identity = Identity(node_id="ab" * 8, session=1)
     reach = Reach(GatewayConfig(host="10.9.9.9"), identity, port=8000, tls_port=8443)
     assert reach.artifact_url(local_host, is_joined=is_joined) == f"{url}/api/v1/artifacts/"
+
+
+def shown_serial(context: ssl.SSLContext, trust: GatewayTrust) -> str:
+    """Of the certificate that a new connection is shown by a context that exists already."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    theirs = ssl.create_default_context(cafile=str(trust.files.authority))
+    client = theirs.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    with suppress(ssl.SSLWantReadError):
+        server.do_handshake()
+    client.do_handshake()
+    told = client.getpeercert()
+    assert told is not None
+    return str(told["serialNumber"])
+
+
+def test_a_reload_shows_the_certificate_on_disk_and_keeps_the_old_one_when_that_is_broken(
+    tmp_path: Path, trust: GatewayTrust, hosts: Hosts
+) -> None:
+    context = trust.context()
+    first = shown_serial(context, trust)
+    # Somebody else writes a new one for the same key: an operator, or a second look at the disk.
+    other = open_trust(tmp_path, "plant", "ab" * 8, hosts, lambda *_, **__: None)
+    assert shown_serial(context, trust) == first, "nothing was reloaded yet"
+    trust.reload()
+    second = shown_serial(context, trust)
+    assert second != first
+    assert second == shown_serial(other.context(), other)
+    for broken in (b"", b"-----BEGIN CERTIFICATE-----\nnone\n-----END CERTIFICATE-----\n"):
+        trust.files.certificate.write_bytes(broken)
+        with pytest.raises(Unavailable, match=r"gateway\.pem"):
+            trust.reload()
+        assert shown_serial(context, trust) == second
