@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from probe_play import (
 )
 
 from din.backends import probe as probe_module
+from din.backends import probe_models
 from din.domain.probe import (
     CalibrateReport,
     OperatorTime,
@@ -55,6 +57,27 @@ def verified(*files: bytes, parts: tuple[ProbePart, ...] = CHAIN, **more: Any) -
 
 def by_name(report: ProfileReport) -> dict[str, OperatorTime]:
     return {each.name: each for each in report.operators}
+
+
+@pytest.mark.parametrize(("kind", "arena"), [("verify", {"off"}), ("profile", {"own"})])
+def test_only_what_is_timed_has_the_arena_that_the_model_asks_for(
+    monkeypatch: pytest.MonkeyPatch, kind: str, arena: set[str]
+) -> None:
+    opened: list[str] = []
+    make = probe_models.session_options
+
+    def recorded(options: Mapping[str, str]) -> Any:
+        opened.append(options.get("arena", "own"))
+        return make(options)
+
+    monkeypatch.setattr(probe_models, "session_options", recorded)
+    if kind == "profile":
+        profile_of(whole(), shapes={"x": (3, 4)})
+    else:
+        verified(whole(), first(), last())
+    # The first is the check of options as the probe is loaded.
+    assert opened[0] == "own"
+    assert set(opened[1:]) == arena
 
 
 # Profiles.

@@ -232,6 +232,14 @@ def test_a_unit_says_how_it_is_told_watched_stopped_and_tried_again(
     assert bool(closed_to_devices) == (role == "gateway")
 
 
+@pytest.mark.parametrize(("scope", "command"), [("system", ""), ("user", "--user ")])
+def test_a_unit_names_the_command_that_makes_a_drop_in_for_it(scope: Scope, command: str) -> None:
+    text = unit_text("node", Facts("/opt/din/bin/din", 252, scope))
+    assert text.splitlines()[0].endswith(f"drop-in: systemctl edit {command}din-node.service")
+    assert is_ours(text)
+    assert not is_edited(text)
+
+
 def test_groups_of_this_machine_that_may_open_devices_are_the_nodes() -> None:
     facts = Facts("/opt/din/bin/din", 252, groups=("video", "render"))
     assert "SupplementaryGroups=video render" in unit_text("node", facts)

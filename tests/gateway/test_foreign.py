@@ -96,6 +96,10 @@ def test_a_signature_is_that_of_all_servers_that_are_meant() -> None:
     with pytest.raises(NotFound, match="no server behind a node has a model 'k'") as caught:
         found.signature("k", NODES)
     assert "their models are m" in caught.value.hint
+    one = book(a=(SERVER,))
+    with pytest.raises(NotFound, match="no server behind node two has a model 'm'") as caught:
+        one.signature("m", NODES[1:])
+    assert "--foreign m" in caught.value.hint
     down = book(a=(replace(SERVER, reason="Connection refused"),))
     with pytest.raises(NotFound, match="Connection refused"):
         down.signature("m", NODES)

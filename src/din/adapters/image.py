@@ -136,7 +136,7 @@ def open_picture(data: bytes, pixels_max: int) -> Image.Image:
     except Exception as error:  # Pillow's parsers raise whatever they stumble over
         raise BadTensor(
             f"the image is not a JPEG, PNG or WebP file ({len(data)} bytes)",
-            hint="send the bytes of the file itself, base64 in JSON",
+            hint="give a JPEG, PNG or WebP file; over HTTP its bytes themselves, in JSON as base64",
         ) from error
     if picture.format == "JPEG" and (scans := data.count(_SCAN)) > SCANS_MAX:
         raise BadTensor(

@@ -106,7 +106,7 @@ def _check_paths(url: str, container: ContainerSetting) -> None:
 
 def address_of(url: str) -> Address:
     """A server's URL in parts. Raises UsageError."""
-    hint = "write it as http://127.0.0.1:8000"
+    hint = "write it as http://127.0.0.1:8090"
     try:
         parts = urlsplit(url)
         port = parts.port or 80

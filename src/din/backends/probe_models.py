@@ -54,10 +54,14 @@ class Models:
         *,
         more_outputs: Sequence[str] = (),
         profile_prefix: str = "",
+        is_timed: bool = False,
     ) -> OnnxSession:
         """A session of one part; the one before is closed. Raises BadModel, MemoryError."""
         self.close()
-        settings = session_options(self._options | {"optimisation": optimisation})
+        options = self._options | {"optimisation": optimisation}
+        if not is_timed:  # an arena doubles as it grows, and takes more than a worker may have
+            options |= {"arena": "off"}
+        settings = session_options(options)
         if profile_prefix:
             settings.enable_profiling = True
             settings.profile_file_prefix = profile_prefix

@@ -41,7 +41,7 @@ def profile(models: Models, order: ProbeOrder, given: Mapping[str, Array]) -> Pr
             f"the model has {len(nodes)} operators, over {OPERATORS_MAX}",
             hint="times of single operators are measured for smaller graphs only",
         )
-    optimised = models.open(0, models.optimisation)
+    optimised = models.open(0, models.optimisation, is_timed=True)
     inputs = models.inputs_for(optimised, order, given)
     facts = models.facts(optimised, inputs)
     whole_ms = median(_timed(models, optimised, inputs, order))
@@ -82,7 +82,7 @@ def _measured(
     rounds = min(max(order.rounds, 1), ROUNDS_MAX, max(EVENTS_MAX // (nodes + 1), 1))
     folder = _new_folder()
     try:
-        session = models.open(0, "off", profile_prefix=str(folder / "profile"))
+        session = models.open(0, "off", profile_prefix=str(folder / "profile"), is_timed=True)
         descriptor = _only_file(folder)
     finally:
         # The engine and we hold the file open: nothing stays behind, however this process ends.

@@ -323,7 +323,7 @@ def lift_node(node: str, gateway: str | None) -> None:
     with ask(gateway) as client:
         view = client.lift(node)
     click.echo(view.name)
-    say(f"{view.name} loads them again; see what ended them: din node inspect {view.name}")
+    say(f"{view.name} keeps no slice out now; what ended workers: din node inspect {view.name}")
 
 
 @click.command(

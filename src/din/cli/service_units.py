@@ -90,7 +90,8 @@ def unit_name(role: Role) -> str:
 def unit_text(role: Role, facts: Facts) -> str:
     """The whole unit, with the digest by which `is_edited` knows it again."""
     body = "\n".join((_unit(role, facts), _service(role, facts), _install(facts)))
-    return f"{MARK} {unit_name(role)}\n# sha256 {_digest(body)}\n{body}"
+    user = "--user " if facts.scope == "user" else ""
+    return f"{MARK} {user}{unit_name(role)}\n# sha256 {_digest(body)}\n{body}"
 
 
 def is_ours(text: str) -> bool:

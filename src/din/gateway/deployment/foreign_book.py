@@ -6,7 +6,7 @@ What a node says replaces what it said before; it says it again whenever its lin
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -65,12 +65,13 @@ class ForeignBook:
         """A model that can be asked behind one of these nodes (id, name) at least. Raises NotFound,
         or Conflict where two of them have different models of one name."""
         found: dict[str, ForeignModel] = {}
-        for node_id, node in nodes:
+        meant = tuple(nodes)
+        for node_id, node in meant:
             entry = usable(self.servers(node_id)).get(name)
             if entry is not None:
                 found[f"{entry[0].url} of node {node}"] = entry[1]
         if not found:
-            raise self._unknown(name)
+            raise self._elsewhere(name, meant) or self._unknown(name)
         (where, first), *others = found.items()
         for place, each in others:
             if each != first:
@@ -79,6 +80,19 @@ class ForeignBook:
                     hint=f"name the node: {name}@NODE, or load the same model at both servers",
                 )
         return first
+
+    def _elsewhere(self, name: str, meant: Sequence[tuple[NodeId, str]]) -> NotFound | None:
+        """What to say where other nodes have what these have not."""
+        ids = {node_id for node_id, _ in meant}
+        if not any(
+            name in usable(said) for node_id, said in self._said.items() if node_id not in ids
+        ):
+            return None
+        asked = ", ".join(node for _, node in meant[:NAMES_SHOWN_MAX])
+        return NotFound(
+            f"no server behind node {asked} has a model {name!r}, but one behind another node has",
+            hint=f"name that node, or none: din model register --foreign {name}",
+        )
 
     def _unknown(self, name: str) -> NotFound:
         servers = [each for said in self._said.values() for each in said]
@@ -102,7 +116,7 @@ class ForeignBook:
             f"no server behind a node has a model {name!r}",
             hint=f"their models are {shown}"
             if names
-            else "start a node with --foreign http://127.0.0.1:8000",
+            else "start a node with --foreign URL, such as http://127.0.0.1:8090",
         )
 
 
