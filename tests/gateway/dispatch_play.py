@@ -114,6 +114,7 @@ class Play:
         self.traces = TraceBook(lambda each: NAMES.get(NodeId(each), each), lambda: "now")
         self.relay = Relay(loop, GATEWAY_ID, self.sender, lambda each: NAMES[NodeId(each)], 10_000)
         self.crashes = CrashBook(loop.clock_ms, lambda: "now")
+        self.capacity: dict[NodeId, int] = {}
         tools = RequestTools(
             relay=self.relay,
             direct=workers,
@@ -124,6 +125,7 @@ class Play:
             next_request_id=count(1).__next__,
             name_of=lambda each: NAMES[NodeId(each)],
             health_of=self.health.get,
+            capacity_of=lambda each: self.capacity.get(each, 100),
             suspect=self._suspect,
             crashes=self.crashes,
             slice_failed=self.slice_failures.append,

@@ -159,7 +159,7 @@ def sharded(
 
     async def whole():
         book = traces or TraceBook(str, lambda: "now")
-        sharding = Sharding(book, lambda: 10.0 * len(ran), Random(1), reports)
+        sharding = Sharding(book, lambda: 10.0 * len(ran), Random(1), reports, lambda _: 100)
         serving = serving_of(chain_of(1), tiles=tiles)
         x = np.linspace(-1, 1, rows * 3, dtype=np.float32).reshape(rows, 3)
         scale = np.full((3,), 2, np.float32)
@@ -244,6 +244,40 @@ def test_inputs_with_different_numbers_of_rows_are_refused():
 )
 def test_rows_are_split_as_equally_as_they_can_be(rows, tiles, found):
     assert shards_of(rows, tiles) == found
+
+
+@pytest.mark.parametrize(
+    ("rows", "percent", "sizes"),
+    [
+        (16, 100, [8, 8]),
+        (16, 50, [4, 4, 4, 4]),
+        (3, 25, [1, 2]),
+        (3, 1, [1, 1, 1]),
+        (8 * WAYS_MAX, 1, [8] * WAYS_MAX),
+    ],
+)
+def test_shards_shrink_with_what_heat_leaves_and_never_become_too_many(rows, percent, sizes):
+    found = shards_of(rows, Tiles(rows_max=8), percent)
+    assert [end - start for start, end in found] == sizes
+
+
+def test_ways_are_not_more_because_of_heat():
+    assert len(shards_of(9, Tiles(ways=3), 25)) == 3
+
+
+def test_a_node_that_its_governor_holds_back_makes_the_shards_of_a_batch_smaller():
+    async def story(_: Play) -> None:
+        play = play_of()
+        answer = await play.dispatch.infer(batch(4))
+        assert len(answer.steps) == 2
+        play.capacity[NODE_B] = 50
+        answer = await play.dispatch.infer(batch(4))
+        assert [meta.shape for meta in answer.metas] == [(4, 4)]
+        assert len(answer.steps) == 4
+        play.capacity[NODE_B] = 100
+        assert len((await play.dispatch.infer(batch(4))).steps) == 2
+
+    run(story)
 
 
 def test_more_shards_than_allowed_are_refused():

@@ -63,6 +63,14 @@ def test_a_node_that_heat_slows_down_counts_as_so_much_slower_and_the_plan_says_
     }
 
 
+def test_the_table_tells_what_share_of_its_speed_a_node_has():
+    fleet = [node(1, capacity_percent=40), node(2, capacity_percent=100), node(3)]
+    table = FleetTable.of(fleet)
+    found = [table.capacity_percent_of(each.profile.node_id) for each in fleet]
+    assert found == [40, 100, 100]
+    assert table.capacity_percent_of(NodeId("ff" * 8)) == 100
+
+
 def test_a_capacity_that_nothing_could_tell_is_taken_for_whole():
     fleet = [node(1, capacity_percent=90), node(2)]
     plan = plan_deployment([part(0)], (), fleet, random=Random(1))

@@ -258,6 +258,7 @@ class Gateway:
             next_request_id=numbers.__next__,
             name_of=self.fleet.name_of,
             health_of=self.fleet.health_of,
+            capacity_of=lambda node: self.fleet.table().capacity_percent_of(node),
             suspect=self.fleet.dispatch_failed,
             crashes=self.crashes,
             slice_failed=self.fleet.slice_failed,

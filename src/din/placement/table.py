@@ -103,6 +103,11 @@ class FleetTable:
         """Whether a row number kept from earlier still means the same node."""
         return row < self.size and int(self.generation[row]) == generation
 
+    def capacity_percent_of(self, node_id: NodeId) -> int:
+        """Share of its speed that governor and hardware leave a node; 100 = nothing is known."""
+        row = self._rows.get(node_id)
+        return 100 if row is None else round(100 / float(self.slowness[row]))
+
     def memory_mib_of(self, node_id: NodeId) -> int:
         """Memory that the node offers. Raises NotFound."""
         return self._stored(self.row(node_id)).profile.memory_mib

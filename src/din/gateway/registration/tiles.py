@@ -7,11 +7,14 @@ not see an operator that mixes rows and keeps their number; `sharding` tries tha
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Final
 
 from din.domain.model import CarveAnswer, Tiles
 from din.domain.strategy import WAYS_MAX, Strategy
 from din.domain.tensor import BYTES, TensorSpec, is_symbol
 from din.errors import BadStrategy, TooLarge
+
+PERCENT_WHOLE: Final = 100
 
 
 def tiles_of(strategy: Strategy, carved: CarveAnswer) -> Tiles | None:
@@ -40,9 +43,11 @@ def tiles_of(strategy: Strategy, carved: CarveAnswer) -> Tiles | None:
     return Tiles(rows_max=strategy.rows_max, ways=strategy.ways, split=split)
 
 
-def shards_of(rows: int, tiles: Tiles) -> list[tuple[int, int]]:
-    """Ranges of rows, as equal as they can be; one for all when nothing is to be split. Raises
-    TooLarge for more than WAYS_MAX."""
+def shards_of(
+    rows: int, tiles: Tiles, capacity_percent: int = PERCENT_WHOLE
+) -> list[tuple[int, int]]:
+    """Ranges of rows, as equal as they can be; one for all when nothing is to be split. Of
+    `rows_max` only the share is used that heat leaves. Raises TooLarge for more than WAYS_MAX."""
     count = min(rows, tiles.ways or 1)
     if tiles.rows_max is not None:
         count = -(-rows // tiles.rows_max)
@@ -52,6 +57,10 @@ def shards_of(rows: int, tiles: Tiles) -> list[tuple[int, int]]:
             f"{WAYS_MAX}",
             hint="send fewer rows, or register the model with a larger rows_max",
         )
+    if tiles.rows_max is not None and capacity_percent < PERCENT_WHOLE:
+        # Heat refuses nothing that a cool node would take.
+        cooler = max(1, tiles.rows_max * capacity_percent // PERCENT_WHOLE)
+        count = min(-(-rows // cooler), WAYS_MAX)
     count = max(count, 1)
     bounds = [rows * each // count for each in range(count + 1)]
     return list(pairwise(bounds))

@@ -39,7 +39,9 @@ class Dispatch:
         report: Report,
     ) -> None:
         self._loop = loop
-        self._sharding = Sharding(tools.traces, tools.clock, tools.random, report)
+        self._sharding = Sharding(
+            tools.traces, tools.clock, tools.random, report, tools.capacity_of
+        )
         self._book = book
         self._tools = tools
         self._inflight = 0

@@ -48,6 +48,8 @@ class RequestTools:
     name_of: Callable[[str], str]
     health_of: Callable[[NodeId], float | None]
     """Health score of a routable node; None when it must not be used now."""
+    capacity_of: Callable[[NodeId], int]
+    """Share of its speed that a node has now, in percent; 100 where nothing is known."""
     suspect: Callable[[NodeId, str, float], None]
     """Tell membership that a node did not answer, and when the attempt began (as `clock`)."""
     crashes: CrashBook

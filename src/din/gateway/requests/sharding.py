@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from din.domain.deployment import Epoch
 from din.domain.model import Tiles
+from din.domain.node import NodeId
 from din.domain.tensor import TensorMeta
 from din.errors import BadTensor, DinError, ExecutionFailed
 from din.gateway.registration.tiles import shards_of
@@ -45,9 +46,16 @@ class Sharding:
     """Splits requests of models that were registered for it. One per gateway."""
 
     def __init__(
-        self, traces: TraceBook, clock: Callable[[], float], random: Random, report: Report
+        self,
+        traces: TraceBook,
+        clock: Callable[[], float],
+        random: Random,
+        report: Report,
+        capacity_of: Callable[[NodeId], int],
     ) -> None:
+        """`capacity_of` is the share of its speed that a node has now, in percent."""
         self._traces = traces
+        self._capacity_of = capacity_of
         self._clock = clock
         self._random = random
         self._report = report
@@ -61,7 +69,13 @@ class Sharding:
             return []
         if self._are_apart.get(serving.deployment.epoch) is False:
             return []
-        return shards_of(_rows_of(call, tiles), tiles)
+        return shards_of(_rows_of(call, tiles), tiles, self._capacity_percent(serving))
+
+    def _capacity_percent(self, serving: Serving) -> int:
+        """Of the slowest node that may get a shard: nobody knows yet which one gets it."""
+        count = len(serving.deployment.partition.slices)
+        nodes = {node for index in range(count) for node in serving.replicas(index)}
+        return min((self._capacity_of(node) for node in nodes), default=100)
 
     async def run(
         self, serving: Serving, call: InferenceCall, shards: list[Rows], run: RunOne
