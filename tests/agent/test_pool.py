@@ -4,11 +4,12 @@ import asyncio
 import gc
 import importlib
 import os
+import resource
 import signal
 import struct
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -446,6 +447,73 @@ def test_a_killed_zygote_takes_its_workers_and_all_come_back(tmp_path: Path, mod
         await run(pool.pick(), floats(1, 2, 3, 4))
 
     play(story)
+
+
+def test_a_dead_worker_is_replaced_although_its_zygote_stands_still(
+    tmp_path: Path, models: ModuleType
+):
+    async def story(it: Bench) -> None:
+        it.zygote = Zygote(asyncio.get_running_loop(), it.log.append, told_timeout_s=0.1)
+        pool = await it.load(tmp_path, models.double())
+        (old,), zygote = pids(pool), it.zygote.pid
+        assert zygote is not None
+        os.kill(zygote, signal.SIGSTOP)
+        os.kill(old, signal.SIGKILL)
+        await until(lambda: len(it.died) == 1)
+        ((_, death),) = it.died
+        assert death.kind == "zygote"
+        assert "stood still and was killed: it told no end of a worker" in death.reason
+        assert it.log == [death.reason]
+        await until(lambda: pool.ready == 1)
+        assert not is_alive(zygote)
+        await run(pool.pick(), floats(1, 2, 3, 4))
+
+    play(story)
+
+
+def test_a_worker_that_could_not_be_replaced_for_want_of_files_is_replaced_later(
+    tmp_path: Path, models: ModuleType
+):
+    async def story(it: Bench) -> None:
+        pool = await it.load(tmp_path, models.double(), wants_direct=True)
+        before = open_files()
+        with numbers_left(0):  # those of the dead one are not enough for the next
+            os.kill(pids(pool)[0], signal.SIGKILL)
+            await until(lambda: len(it.died) == 3)
+        (_, death), *others = it.died
+        assert death.kind == "killed"
+        assert {worker_id for worker_id, _ in others} == {0}
+        assert all(why.reason.startswith("no new worker: ") for _, why in others), others
+        assert all("Too many open files" in why.reason for _, why in others)
+        await until(lambda: pool.ready == 1)
+        assert len(open_files()) == len(before)
+        await run(pool.pick(), floats(1, 2, 3, 4))
+
+    play(story)
+
+
+@contextmanager
+def numbers_left(count: int) -> Iterator[None]:
+    """This process may open so many more files and no others."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free: list[int] = []
+    try:
+        held = os.open("/dev/null", os.O_RDONLY)
+        highest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+        os.close(held)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, limits[1]))
+        while True:
+            try:
+                free.append(os.open("/dev/null", os.O_RDONLY))
+            except OSError:
+                break
+        for _ in range(count):
+            os.close(free.pop())
+        yield
+    finally:
+        for each in free:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_bad_model_is_told_in_clean_words_and_leaves_no_worker(

@@ -211,3 +211,34 @@ def look_at(pid: int) -> tuple[int, str, str]:
     proc = Path(f"/proc/{pid}")
     tasks = len(list((proc / "task").iterdir()))
     return tasks, str((proc / "cwd").readlink()), (proc / "maps").read_text()
+
+
+def test_a_zygote_that_stands_still_is_ended_when_it_takes_no_order():
+    async def story() -> None:
+        told: list[str] = []
+        zygote = Zygote(asyncio.get_running_loop(), told.append)
+        await imported(zygote)
+        first, zygote._fork_timeout_s = zygote.pid, 0.2
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        with pytest.raises(Unavailable, match="takes no orders"):
+            await zygote.fork(order(zygote.next_worker_id()), [], print)
+        assert told == ["the zygote stood still and was killed: it took no order for 0.2 s"]
+        assert wait_gone(first)
+        zygote._fork_timeout_s = 0.0
+        with pytest.raises(Unavailable, match="takes no orders"):
+            await zygote.fork(order(zygote.next_worker_id()), [], print)
+        second, zygote._fork_timeout_s = zygote.pid, 60.0
+        assert second not in (None, first)  # one that still imports is left alone
+        await imported(zygote)
+        assert zygote.pid == second
+        assert len(told) == 1
+        await zygote.stop()
+
+    asyncio.run(story())
+
+
+async def imported(zygote: Zygote) -> None:
+    """Wait until the zygote answers at all."""
+    with pytest.raises(Unavailable, match="announced"):
+        await zygote.fork(order(zygote.next_worker_id()), [], print)

@@ -21,7 +21,10 @@ def start_child(
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """`python -m MODULE`, told its end of a control socket and who its parent is; the process and
     our end, which does not block. Raises Unavailable."""
-    ours, theirs = control_pair()
+    try:
+        ours, theirs = control_pair()
+    except OSError as error:
+        raise _not_started(module, error) from error
     command = [
         *(sys.executable, "-P", "-m", module),
         *("--control-fd", str(theirs.fileno()), "--parent-pid", str(os.getpid())),
@@ -39,9 +42,7 @@ def start_child(
         )
     except OSError as error:
         ours.close()
-        raise Unavailable(
-            f"{module} cannot be started: {error.strerror}", hint="see `din doctor`"
-        ) from error
+        raise _not_started(module, error) from error
     finally:
         theirs.close()
     ours.setblocking(False)
@@ -56,3 +57,7 @@ async def end_child(process: subprocess.Popen[bytes], patience_s: float) -> None
         await asyncio.sleep(LOOK_S)
     process.kill()
     process.wait()
+
+
+def _not_started(module: str, error: OSError) -> Unavailable:
+    return Unavailable(f"{module} cannot be started: {error.strerror}", hint="see `din doctor`")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 from din.agent.zygote import WorkerProcess
 from din.domain.crash import Death
 from din.errors import error_of_code
-from din.system.descriptors import close_all
+from din.system.arena import create_arena
+from din.system.descriptors import close_all, control_pair
 from din.transport.channel import WorkerChannel
-from din.wire.worker import Loaded, LoadFailed, Worn
+from din.wire.worker import ArenaLayout, Loaded, LoadFailed, Worn
 
 
 async def no_goodbye(worker_id: int, channel: WorkerChannel, worn: Worn) -> None:
@@ -61,3 +63,17 @@ def on_loaded(worker: Worker, message: Loaded | LoadFailed) -> None:
         worker.loaded.set_result(message)
     else:
         worker.loaded.set_exception(error_of_code(message.code, message.message, message.hint))
+
+
+def open_pair(layout: ArenaLayout, given: list[int]) -> tuple[int, int]:
+    """A feeder's socket and arena, the caller's; the worker's ends are added to what it is given.
+
+    Raises OSError and Unavailable; nothing is left open then but what is in `given`.
+    """
+    ours, theirs = control_pair()
+    with ours:
+        given.append(theirs.detach())
+        arena = create_arena(layout)
+        given.append(arena)
+        kept = os.dup(arena)
+        return ours.detach(), kept

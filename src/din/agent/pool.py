@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from din.agent.place import Worker, no_goodbye, on_loaded, on_worn
+from din.agent.place import Worker, no_goodbye, on_loaded, on_worn, open_pair
 from din.agent.recipe import Allowance, Recipe, open_paths
 from din.agent.zygote import Zygote, back_off_ms
 from din.agent.zygotes import Zygotes
@@ -27,10 +27,11 @@ from din.errors import (
     DeadlineExceeded,
     DinError,
     ExecutionFailed,
+    Unavailable,
     UsageError,
 )
-from din.system.arena import arena_layout, create_arena
-from din.system.descriptors import close_all, control_pair
+from din.system.arena import arena_layout
+from din.system.descriptors import close_all
 from din.transport.channel import INFLIGHT_MAX, WORKER_DIED, WorkerChannel
 from din.wire.worker import ArenaLayout, Fork, Given, Loaded, Worn
 
@@ -270,7 +271,7 @@ class WorkerPool:
         worker.changed.set()
 
     async def _launch(self, recipe: Recipe) -> Worker:
-        """One worker, loaded and ready."""
+        """One worker, loaded and ready. Raises DinError and nothing else."""
         loop = asyncio.get_running_loop()
         worker = Worker(self._zygote.next_worker_id(), loop.create_future())
         self._workers[worker.worker_id] = worker
@@ -285,6 +286,11 @@ class WorkerPool:
                     f"slice {recipe.slice_.name!r} was not loaded within "
                     f"{self._settings.load_timeout_s:g} s"
                 ) from error
+            if isinstance(error, OSError):
+                raise Unavailable(
+                    f"no worker can be made for slice {recipe.slice_.name!r}: {error.strerror}",
+                    hint="raise the node's limit of open files (ulimit -n), or free some memory",
+                ) from error
             raise
         worker.is_ready = True
         socket_fd, arena_fd = worker.direct or (-1, -1)
@@ -298,9 +304,9 @@ class WorkerPool:
         """What the worker gets; closed here afterwards."""
         try:
             given += await self._open_files(recipe.artifact_paths)
-            given += self._open_channel(worker, layout)
+            self._open_channel(worker, layout, given)
             if recipe.wants_direct:
-                given += self._open_direct(worker, layout)
+                self._open_direct(worker, layout, given)
             order = Fork(
                 worker_id=worker.worker_id,
                 backend=slice_.backend,
@@ -325,25 +331,20 @@ class WorkerPool:
         finally:
             close_all(given)
 
-    def _open_channel(self, worker: Worker, layout: ArenaLayout) -> list[int]:
-        arena = create_arena(layout)
-        ours, theirs = control_pair()
+    def _open_channel(self, worker: Worker, layout: ArenaLayout, given: list[int]) -> None:
+        ours, arena = open_pair(layout, given)
         worker.channel = channel = WorkerChannel(
             asyncio.get_running_loop(),
-            ours,
-            os.dup(arena),
+            socket.socket(fileno=ours),
+            arena,
             layout,
             lambda message: on_loaded(worker, message),
             lambda reason: self._on_broken(worker, reason),
         )
         channel.on_worn = partial(on_worn, worker)
-        return [theirs.detach(), arena]
 
-    def _open_direct(self, worker: Worker, layout: ArenaLayout) -> list[int]:
-        arena = create_arena(layout)
-        ours, theirs = control_pair()
-        worker.direct = (ours.detach(), os.dup(arena))
-        return [theirs.detach(), arena]
+    def _open_direct(self, worker: Worker, layout: ArenaLayout, given: list[int]) -> None:
+        worker.direct = open_pair(layout, given)
 
     def _on_broken(self, worker: Worker, reason: str) -> None:
         """The agent's channel ended: whatever the worker still does, nobody asked for it."""

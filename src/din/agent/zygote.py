@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -25,6 +26,10 @@ BACK_OFF_MS_MIN: Final = 100
 BACK_OFF_MS_MAX: Final = 30_000
 FORK_TIMEOUT_S: Final = 60.0
 """Includes the start of the zygote and its imports, which take seconds on a small board."""
+START_TIMEOUT_S: Final = 300.0
+"""A zygote that never answered is given so long: boards with slow cards import for minutes."""
+TOLD_TIMEOUT_S: Final = 15.0
+"""From the end of a worker until its zygote tells it: one that stands still tells nothing."""
 FORKS_AT_ONCE_MAX: Final = 4
 """The kernel keeps as few as ten messages in a socket of this kind."""
 STOP_TIMEOUT_S: Final = 3.0
@@ -41,9 +46,23 @@ Report = Callable[[str], None]
 class WorkerProcess:
     """A forked worker: its pid, and a pidfd that always means this very process."""
 
-    def __init__(self, pid: int, pidfd: int) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        pid: int,
+        pidfd: int,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_end`: called once when the process ends, whoever reaps it, unless `close` was."""
         self.pid = pid
+        self._loop = loop
         self._pidfd = pidfd
+        self._on_end = on_end
+        loop.add_reader(pidfd, self._ended)
+
+    def _ended(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        self._on_end()
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal; a process that has ended already is fine."""
@@ -57,6 +76,7 @@ class WorkerProcess:
     def close(self) -> None:
         """Give the descriptor back."""
         if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
 
@@ -71,12 +91,15 @@ class Zygote:
         *,
         is_insecure: bool = False,
         words: tuple[str, ...] = (),
+        told_timeout_s: float = TOLD_TIMEOUT_S,
     ) -> None:
         """`is_insecure`: workers may run where nothing confines them. `words`: what it is to import
-        instead of what every node needs."""
+        instead of what every node needs. Tests shorten the time."""
         self._loop = loop
         self._report = report
         self._words = (*words, "--insecure") if is_insecure else words
+        self._fork_timeout_s = FORK_TIMEOUT_S
+        self._told_timeout_s = told_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._forking: dict[int, asyncio.Future[WorkerProcess]] = {}
@@ -84,6 +107,8 @@ class Zygote:
         self._memory_kills = MemoryKills()
         self._last_worker_id = 0
         self._failures = 0
+        self._patience_end_s = 0.0
+        """Of the loop's clock: until then a zygote may answer nothing, as it starts."""
         self._start_lock = asyncio.Lock()
         self._fork_places = asyncio.Semaphore(FORKS_AT_ONCE_MAX)
         self._is_stopped = False
@@ -112,6 +137,7 @@ class Zygote:
                 self._process, self._control = start_child(
                     "din.worker", self._words, runs_engines=True
                 )
+                self._patience_end_s = self._loop.time() + START_TIMEOUT_S
                 self._loop.add_reader(self._control, self._on_readable)
 
     async def fork(self, order: Fork, descriptors: Sequence[int], on_exit: OnExit) -> WorkerProcess:
@@ -145,9 +171,11 @@ class Zygote:
         self._on_exit[worker_id] = on_exit
         try:
             send_message(control, data, descriptors)
-            return await asyncio.wait_for(future, FORK_TIMEOUT_S)
+            return await asyncio.wait_for(future, self._fork_timeout_s)
         except (OSError, TimeoutError) as error:
             self._on_exit.pop(worker_id, None)
+            if self._control is control and self._loop.time() >= self._patience_end_s:
+                self._on_death(f"it took no order for {self._fork_timeout_s:g} s")
             raise Unavailable(f"the zygote takes no orders: {error or 'no answer'}") from error
         except BaseException:
             self._on_exit.pop(worker_id, None)
@@ -187,9 +215,11 @@ class Zygote:
         self._handle(message, descriptors)
 
     def _handle(self, message: ZygoteAnswer, descriptors: list[int]) -> None:
+        self._patience_end_s = 0.0  # it has imported what it needs
         if isinstance(message, Forked) and len(descriptors) == 1:
             self._failures = 0
-            worker = WorkerProcess(message.pid, descriptors[0])
+            expect = partial(self._expect_told, message.worker_id)
+            worker = WorkerProcess(self._loop, message.pid, descriptors[0], expect)
             future = self._forking.get(message.worker_id)
             if future is not None and not future.done():
                 future.set_result(worker)
@@ -206,7 +236,16 @@ class Zygote:
             if future is not None and not future.done():
                 future.set_exception(Unavailable(message.message))
 
-    def _on_death(self) -> None:
+    def _expect_told(self, worker_id: int) -> None:
+        self._loop.call_later(self._told_timeout_s, self._check_told, worker_id)
+
+    def _check_told(self, worker_id: int) -> None:
+        """Its end was seen a while ago, and is the zygote's to tell."""
+        if worker_id in self._on_exit and self._process is not None:
+            self._on_death(f"it told no end of a worker for {self._told_timeout_s:g} s")
+
+    def _on_death(self, stands_still: str = "") -> None:
+        """It is gone, or of no use any more: what it does not do is told."""
         process = self._process
         self._disconnect()
         self._process = None
@@ -214,7 +253,10 @@ class Zygote:
         reason = "the zygote died"
         if process is not None:
             process.kill()  # an open process behind a closed socket is of no use
-            reason = f"the zygote died: {describe_exit(process.wait())}"
+            how = describe_exit(process.wait())
+            reason = f"the zygote died: {how}"
+            if stands_still:
+                reason = f"the zygote stood still and was killed: {stands_still}"
         self._report(reason)
         self._forget(reason)
 

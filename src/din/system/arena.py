@@ -77,7 +77,9 @@ def map_given_arena(descriptor: int, layout: ArenaLayout) -> mmap.mmap:
     try:
         return mmap.mmap(descriptor, layout.arena_bytes)
     except (OSError, ValueError) as error:
-        raise Internal(f"an arena of {layout.arena_bytes} bytes cannot be mapped") from error
+        raise Internal(
+            f"an arena of {layout.arena_bytes} bytes cannot be mapped: {error}"
+        ) from error
 
 
 def _whole_pages(nbytes: int) -> int:
