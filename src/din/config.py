@@ -20,6 +20,7 @@ from din.config_forms import (
     Count,
     DiscoveryMode,
     ForeignSetting,
+    Isolate,
     Label,
     LimitC,
     LogFormat,
@@ -123,6 +124,13 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             "weighted-least-load-literal is for comparison only"
         ),
     ] = "weighted-least-load"
+    isolate: Annotated[
+        Isolate,
+        Meta(
+            description="tenant = requests of different tenants never share a worker; memory grows "
+            "with each tenant that uses a shared model"
+        ),
+    ] = "none"
     direct: Annotated[
         bool,
         Meta(

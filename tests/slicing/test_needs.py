@@ -251,3 +251,16 @@ def test_what_encodes_and_decodes_is_asked_of_the_backends_on_both_sides(
     assert len(said) == (2 if kind == "uint8" else 0)
     assert all("takes INT8" in each for each in said)
     assert made_by not in by_operator(needs_in(resizing(), partition_points=("first",))[0])
+
+
+def test_an_operator_set_of_a_version_beyond_any_is_no_fault() -> None:
+    model = helper.make_model(
+        helper.make_graph(
+            [node("Add", ["x", "x"], ["y"], "add")], "g",
+            [helper.make_tensor_value_info("x", 1, [4])],
+            [helper.make_tensor_value_info("y", 1, [4])],
+        ),
+        opset_imports=[helper.make_opsetid("", 2**31)],
+    )  # fmt: skip
+    (need,) = needs_of(model, read_operators(contents_of(model)).operators, 17).operators
+    assert (need.operator, need.since) == ("Add", 2**31)

@@ -208,6 +208,7 @@ def _effects(
         random=SystemRandom(),
         report=log,
         result_bytes_max=config.result_bytes_max,
+        isolate=config.isolate,
         takes_workers=config.direct,
     )
 

@@ -182,7 +182,8 @@ def find_trace(client: Client, request: str) -> Answer:
 
 def _show_waterfall(trace: Trace) -> None:
     head = f"{trace.request_id}  {trace.model_id} version {trace.version}  {trace.status}"
-    click.echo(printable(f"{head}  {trace.duration_ms:.1f} ms  {trace.path}"))
+    workers = f"  workers of tenant {trace.isolated_for}" if trace.isolated_for else ""
+    click.echo(printable(f"{head}  {trace.duration_ms:.1f} ms  {trace.path}{workers}"))
     if trace.error:
         click.echo(printable(trace.error))
     width = shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns if sys.stdout.isatty() else 0

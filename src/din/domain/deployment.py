@@ -42,6 +42,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
     replicas: tuple[Replica, ...] = ()
     state: DeploymentState = "placing"
     reason: str = ""
+    tenant: str = ""
+    """For whose requests alone it is; empty = for those of all who may use the model."""
 
 
 class Route(Struct, frozen=True, array_like=True):

@@ -87,5 +87,7 @@ class Trace(Struct, frozen=True, kw_only=True):
     """`direct` = gateway and worker shared memory; `relay` = through agents."""
     precision: PrecisionClass = "exact"
     """At which tensors crossed between its slices."""
+    isolated_for: str = ""
+    """Tenant whose own workers it ran in (`isolate: tenant`); empty = in the model's workers."""
     error: str = ""
     """Code and message of a request that failed."""

@@ -17,16 +17,16 @@ from random import Random
 from typing import Any, Protocol
 
 from din.artifacts.files import ArtifactFolder
+from din.config_forms import Isolate
 from din.discovery.admission import Terms
 from din.discovery.membership import Membership
 from din.domain.foreign import ForeignServer
 from din.domain.forms import runs_whole
 from din.domain.node import NodeId
 from din.flow.timeout import Timeouts
-from din.gateway.deployment.deployer import Deployer
+from din.gateway.deploying import deployer_of, isolation_of
 from din.gateway.deployment.drains import DrainBook
-from din.gateway.deployment.epochs import EpochBook
-from din.gateway.deployment.measured import MemoryBook
+from din.gateway.deployment.epochs import ISOLATED, EpochBook
 from din.gateway.deployment.orders import Orders
 from din.gateway.ends import crashes_of, note_death
 from din.gateway.examination import encoder_of, examiner_of, probes_of
@@ -108,6 +108,7 @@ class Effects:
     result_bytes_max: int
     carve_cache: CarveCache | None = None
     """The one that `carving` asks; None = it asks none."""
+    isolate: Isolate = "none"
     takes_workers: bool = True
     """Whether workers on this host are fed by this process itself."""
 
@@ -145,7 +146,7 @@ class Gateway:
             self.vault, effects.artifacts, self, self._addresses_for, self._artifact_url
         )
         self.epochs, self.foreign = EpochBook(effects.store, effects.random), self.orders.foreign
-        self.deployer = self._deployer()
+        self.deployer = deployer_of(self)
         self.profiles = ProfileBook(effects.store)
         self.cutter = CutChooser(
             effects.carving,
@@ -160,6 +161,7 @@ class Gateway:
         self.crashes = crashes_of(self)
         tools = self._request_tools()
         self.dispatch = Dispatch(loop, self.models, tools, effects.report)
+        self.dispatch.sharing = self.isolation = isolation_of(self)
         self.probes = probes_of(self, tools)
         self.examiner = examiner_of(self)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -169,7 +171,7 @@ class Gateway:
         """Who tells whom."""
         self.fleet.connect(self)
         self.links.connect(self.relay, self.direct, self)
-        self.models.connect(self.deployer)
+        self.models.connect(self.isolation)
         if (cache := self.effects.carve_cache) is not None:
             keeper = self.models.keeper
             keeper.needed_too, cache.drop = cache.held, keeper.drop
@@ -188,10 +190,12 @@ class Gateway:
         self.effects.membership.keep_names(self.roll.owner_of)
         await self.labels.load()
         await strike_out_revoked(self)
+        await self.epochs.end_all(ISOLATED)
         await self.probes.load()
         await self.profiles.load()
         await self.models.load()
         self._spawn(self.deployer.run())
+        self._spawn(self.isolation.run())
 
     async def stop(self) -> None:
         """Take no more requests, let the running ones end, stop the rooms."""
@@ -229,20 +233,6 @@ class Gateway:
         where = "here or among those that joined"
         node_id = id_of(name_or_id, names, where, self.roll.is_revoked)
         return NodeId(node_id), names[node_id]
-
-    def _deployer(self) -> Deployer:
-        return Deployer(
-            epochs=self.epochs,
-            fleet=self.fleet,
-            drains=self.drains,
-            sender=self.links,
-            is_local=self.links.is_local,
-            clock=self.effects.clock,
-            orders=self.orders,
-            memory=MemoryBook(lambda: [each.profile for each in self.fleet.members()]),
-            report=self.effects.report,
-            timeouts=self.timeouts,
-        )
 
     def _request_tools(self) -> RequestTools:
         # Numbers that nodes cannot remember, whichever gateway with this id they knew before: one

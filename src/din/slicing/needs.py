@@ -25,6 +25,8 @@ class Added(NamedTuple):
 
 NOTHING_ADDED: Final = Added()
 _ZERO_POINT_PLACE: Final = 2
+VERSION_MAX: Final = 2**31 - 1
+"""Of a set of operators, as the library of ONNX counts them."""
 _DATATYPE: Final = "to"
 """The attribute of Cast that holds a datatype's number."""
 
@@ -87,6 +89,8 @@ def _need(node: NodeProto, name: str, versions: dict[str, int], stored: Mapping[
 
 def _schema(kind: str, domain: str, version: int) -> OpSchema | None:
     """None for what ONNX itself does not define: operators of engines and of the user."""
+    if version > VERSION_MAX:
+        return None
     try:
         return get_schema(kind, version, domain)
     except SchemaError:

@@ -105,6 +105,7 @@ TRACE: Final[Layout] = {
     "error": Text(),
     "spans": Rows(SPAN, Span, ROWS_MAX),
     "attempts": Rows(ATTEMPT, AttemptRecord, ROWS_MAX),
+    "isolated_for": Text(),
 }
 RESULT: Final[Layout] = {
     "request_id": Text(is_required=True),

@@ -64,8 +64,7 @@ class Deployer:
     ) -> None:
         self._epochs = epochs
         self._leftovers = Leftovers(sender)
-        self._fleet = fleet
-        self._drains = drains
+        self._fleet, self._drains = fleet, drains
         self._sender = sender
         self._is_local = is_local
         self._clock = clock
@@ -84,13 +83,13 @@ class Deployer:
 
     # models.Deploying.
 
-    async def deploy(self, record: ModelRecord) -> Serving:
-        """Start to place and load a version under a new epoch."""
-        epoch = await self._epochs.next(record)
-        serving = Serving(
-            Deployment(epoch=epoch, manifest=record.manifest, partition=record.partition),
-            self._timeouts,
+    async def deploy(self, record: ModelRecord, tenant: str = "") -> Serving:
+        """Start to place and load a version under a new epoch; `tenant`: for its requests only."""
+        epoch = await self._epochs.next(record, tenant)
+        deployment = Deployment(
+            epoch=epoch, manifest=record.manifest, partition=record.partition, tenant=tenant
         )
+        serving = Serving(deployment, self._timeouts)
         holding = self._holdings[epoch] = Holding(record, serving, self._memory.needed_mib)
         serving.on_wanted = partial(self._wanted, holding)
         self.look()
@@ -105,7 +104,7 @@ class Deployer:
         serving.is_retired = True
         serving.deployment = replace(serving.deployment, state="failed", reason="it was removed")
         serving.notify()
-        await self._epochs.end(serving.deployment.epoch, manifest)
+        await self._epochs.end(serving.deployment.epoch, manifest, serving.deployment.tenant)
 
     def follow(self, before: ModelRecord, after: ModelRecord) -> None:
         """See models.Deploying."""

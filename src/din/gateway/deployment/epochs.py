@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 NUMBER_BITS: Final = 48
 """Drawn twice alike about never; exact in every JSON reader."""
+ISOLATED: Final = "isolated/"
+"""Before the model ids of deployments that are one tenant's: no model has a `/` in its id."""
 FORMER_EPOCHS_MAX: Final = 4
 """Per version: a node that slept through more restarts of the gateway is restarted itself."""
 
@@ -37,9 +39,10 @@ class EpochBook:
         self.former: set[Epoch] = set()
         """Of earlier sessions of this gateway, or replaced ones."""
 
-    async def next(self, record: ModelRecord) -> Epoch:
-        """A new epoch for a version. Raises Unavailable when the disk is full."""
-        key = _key(record.manifest)
+    async def next(self, record: ModelRecord, tenant: str = "") -> Epoch:
+        """A new epoch for a version, or for what of it is one tenant's. Raises
+        Unavailable when the disk is full."""
+        key = _key(record.manifest, tenant)
         entry = await self._store.get(key)
         former: list[Epoch] = []
         number = self._random.getrandbits(NUMBER_BITS)
@@ -60,16 +63,17 @@ class EpochBook:
             self.former.update([*earlier, Epoch(number, entry.revision)])
             await self._store.delete(entry.key)
 
-    async def end(self, epoch: Epoch, manifest: ModelManifest) -> None:
+    async def end(self, epoch: Epoch, manifest: ModelManifest, tenant: str = "") -> None:
         """An epoch is over: forget it, unless a newer one of the same version stands there."""
         try:
-            await self._store.delete(_key(manifest), if_rev=epoch.revision)
+            await self._store.delete(_key(manifest, tenant), if_rev=epoch.revision)
         except Conflict:
             return
 
 
-def _key(manifest: ModelManifest) -> str:
-    return f"deployments/{manifest.model_id}/{manifest.version}"
+def _key(manifest: ModelManifest, tenant: str) -> str:
+    version = f"{manifest.model_id}/{manifest.version}"
+    return f"deployments/{ISOLATED}{version}/{tenant}" if tenant else f"deployments/{version}"
 
 
 def _read(value: bytes) -> tuple[int, list[Epoch]]:

@@ -75,7 +75,7 @@ class Holding:
         strategy = record.order.slicing_strategy
         is_left_to_din = strategy.is_uncut or strategy.type == "auto"
         is_cut = record.choice is not None or record.manifest.is_cut_by_din
-        self.may_be_cut = is_left_to_din and not is_cut
+        self.may_be_cut = is_left_to_din and not is_cut and not serving.deployment.tenant
         self._assigned: dict[tuple[int, NodeId], float] = {}
         """(slice, node) -> when it was asked for."""
         self._ready: set[tuple[int, NodeId]] = set()
@@ -162,7 +162,8 @@ class Holding:
     def slice_name(self, index: int) -> tuple[str, str]:
         """(model id/version, slice id): the same after a restart of the gateway."""
         manifest = self.record.manifest
-        deployed = f"{manifest.model_id}/{manifest.version}"
+        tenant = self.serving.deployment.tenant
+        deployed = f"{manifest.model_id}/{manifest.version}" + (f" for {tenant}" if tenant else "")
         return deployed, self.partition.slices[index].slice_id
 
     def names_on(self, node_id: NodeId) -> frozenset[tuple[str, str]]:

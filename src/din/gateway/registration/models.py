@@ -279,6 +279,8 @@ class ModelBook:
 
     async def became_ready(self, serving: Serving) -> None:
         """A version is ready: older ones of the same model retire and are forgotten."""
+        if serving.deployment.tenant:
+            return
         manifest = serving.deployment.manifest
         async with self._turn(manifest.model_id):
             for version in sorted(self._records.get(manifest.model_id, {}), key=int):

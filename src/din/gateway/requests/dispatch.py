@@ -28,6 +28,18 @@ class Book(Protocol):
         ...
 
 
+class Sharing(Protocol):
+    """Which tenants share what serves a model."""
+
+    def now(self, shared: Serving, tenant: str) -> Serving | None:
+        """Who serves this tenant; None = nobody yet."""
+        ...
+
+    async def serving(self, shared: Serving, tenant: str) -> Serving:
+        """The same, made when it is not there yet. Raises Busy, Unavailable."""
+        ...
+
+
 class Dispatch:
     """Runs requests. One per gateway. Implements express.Office."""
 
@@ -45,6 +57,8 @@ class Dispatch:
         self._book = book
         self._tools = tools
         self._inflight = 0
+        self.sharing: Sharing | None = None
+        """None = all share all."""
         self.is_stopping = False
 
     @property
@@ -63,7 +77,9 @@ class Dispatch:
         if self.is_stopping or self._inflight >= REQUESTS_INFLIGHT_MAX:
             return None
         try:
-            serving = self._book.serving(call.model_id, call.version)
+            serving = self._serving_now(call)
+            if serving is None:
+                return None
             check_precision(serving.deployment.manifest, call)
             if len(self._sharding.shards(serving, call)) > 1:
                 return None
@@ -112,7 +128,7 @@ class Dispatch:
 
     async def _run(self, call: InferenceCall, started_ms: float) -> InferenceAnswer:
         self._admit()
-        serving = self._book.serving(call.model_id, call.version)
+        serving = await self._serving(call)
         check_precision(serving.deployment.manifest, call)
 
         async def run(one: InferenceCall) -> InferenceAnswer:
@@ -138,10 +154,18 @@ class Dispatch:
             except Unavailable:
                 if not request.serving.is_retired:
                     raise
-                successor = self._book.serving(call.model_id, call.version)
+                successor = await self._serving(call)
                 if successor is request.serving:
                     raise
                 request, failed = Request(self._tools, successor, call, started_ms), None
+
+    def _serving_now(self, call: InferenceCall) -> Serving | None:
+        shared = self._book.serving(call.model_id, call.version)
+        return shared if self.sharing is None else self.sharing.now(shared, call.tenant)
+
+    async def _serving(self, call: InferenceCall) -> Serving:
+        shared = self._book.serving(call.model_id, call.version)
+        return shared if self.sharing is None else await self.sharing.serving(shared, call.tenant)
 
     def _admit(self) -> None:
         if self.is_stopping:

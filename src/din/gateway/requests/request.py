@@ -373,6 +373,7 @@ class Request:
                 path=path,
                 error=error,
                 tenant=self.call.tenant,
+                isolated_for=self.serving.deployment.tenant,
             )
         )
 

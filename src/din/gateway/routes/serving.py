@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Final, Protocol
 
 from din.domain.deployment import Deployment
@@ -156,6 +155,13 @@ class Serving:
         self._held_back: list[dict[NodeId, LiveReplica]] = [{} for _ in partition.slices]
         """Ready as well, but integers come out otherwise there than on those that serve."""
         self._changed = asyncio.Event()
+        self._waiting = 0
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a request waits for it or runs in it."""
+        live = (*self._live, *self._held_back)
+        return self._waiting > 0 or any(one.inflight for each in live for one in each.values())
 
     def shape(self, *, is_adapted: bool) -> RouteShape:
         """The shape asked for; a model without adapters has the raw one only."""
@@ -246,9 +252,14 @@ class Serving:
     async def wait_for_change(self, seconds_max: float) -> None:
         """Return at the next change or when the time is up."""
         # Not wait_for: in Python 3.11 it loses a cancellation that comes with the event.
-        with suppress(TimeoutError):
+        self._waiting += 1
+        try:
             async with asyncio.timeout(seconds_max):
                 await self._changed.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._waiting -= 1
 
 
 def _fixed(inputs: Iterable[TensorSpec]) -> Shapes | None:

@@ -35,6 +35,7 @@ class Outcome(Struct, kw_only=True):
     path: str
     error: str = ""
     tenant: str = DEFAULT_TENANT
+    isolated_for: str = ""
 
 
 class _Kept(NamedTuple):
@@ -62,6 +63,7 @@ class _Kept(NamedTuple):
             attempts=outcome.records,
             path=outcome.path,
             precision=outcome.manifest.precision,
+            isolated_for=outcome.isolated_for,
             error=outcome.error,
         )
 
@@ -100,6 +102,7 @@ class _Joined(NamedTuple):
             attempts=tuple(each for _, trace in traces for each in trace.attempts),
             path="shards",
             precision=self.outcome.manifest.precision,
+            isolated_for=self.outcome.isolated_for,
             error=self.outcome.error,
         )
 
