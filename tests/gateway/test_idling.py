@@ -79,6 +79,13 @@ def test_the_next_requests_wait_until_it_is_loaded_once(run):
         assert LOAD_S <= play.loop.time() - before_s < LOAD_S + 2
         assert len(node.prepares) == prepares + 1
         assert play.state() == "ready"
+        for trace in play.service.list_traces(8):
+            waited, done = trace.attempts
+            assert waited.outcome == "waited: the model was idle and was loaded again"
+            assert waited.duration_ms >= LOAD_S * 1000
+            assert done.outcome == "completed"
+        assert await ask(play) == b"abcd"
+        assert len(play.service.list_traces(1)[0].attempts) == 1, "nobody waited"
         await asyncio.sleep(IDLE_S + 5)
         assert play.state() == "idle", "and the time begins anew"
 
@@ -172,6 +179,17 @@ def test_nothing_is_unloaded_unless_the_operator_says_so(run):
         play.gateway.deployer.idling.unload_ms = 0
         assert await ask(play) == b"abcd"
         await asyncio.sleep(IDLE_S * 20)
+        assert play.state() == "ready"
+
+    run(story)
+
+
+def test_a_probe_that_runs_for_long_is_not_taken_for_idle(run):
+    async def story(play: GatewayPlay) -> None:
+        await serving_node(play)
+        serving = play.gateway.models.serving("faces", None)
+        serving.is_kept = True
+        await asyncio.sleep(3 * IDLE_S)
         assert play.state() == "ready"
 
     run(story)

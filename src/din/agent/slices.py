@@ -328,7 +328,8 @@ class Slices:
     async def _leave(self, key: SliceKey, held: _Held, pool: WorkerPool) -> None:
         await self._offers.revoke(key)
         await pool.stop()
-        self._admission.release(key)
+        if key not in self._held:  # else it was asked for again, and has claimed what it needs
+            self._admission.release(key)
         self._executor.bury_workers("its slice was unloaded")
         self._files.release(_files_of(held.order.slice))
         self._report("slice_unloaded", slice=held.order.slice.name)

@@ -388,7 +388,7 @@ class Deployer:
             serving.deployment, state=state, reason=reason, replicas=holding.replicas()
         )
         if state == "ready":
-            holding.hint = holding.error_code = ""
+            holding.hint, holding.error_code, serving.is_returning = "", "", False
         serving.notify()
         if before != state:
             manifest = serving.deployment.manifest

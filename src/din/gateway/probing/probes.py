@@ -160,6 +160,7 @@ class Probes:
     @asynccontextmanager
     async def _deployed(self, job: ProbeJob, node_id: NodeId | None) -> AsyncGenerator[Serving]:
         serving = await self._rooms.deployer.deploy(self._record(job, node_id))
+        serving.is_kept = True
         try:
             yield serving
         finally:

@@ -133,14 +133,18 @@ class Request:
     # Choosing.
 
     async def _choose(self) -> dict[int, LiveReplica]:
+        was_idle = False
         while True:
             replicas = self.choose_now()
             if replicas is not None:
+                if was_idle:
+                    self._record((), "waited: the model was idle and was loaded again")
                 return replicas
             left_ms = self.remaining_ms()
             if left_ms <= 0 or self.serving.deployment.state == "failed":
                 raise self._never_ready()
             self.serving.want()
+            was_idle = was_idle or self.serving.is_returning
             await self.serving.wait_for_change(left_ms / 1000)
             self._avoided.clear()
 

@@ -150,6 +150,10 @@ class Serving:
         """When a request came last."""
         self.is_idle = False
         """Nothing is loaded, for nobody asked: `want` has it loaded."""
+        self.is_returning = False
+        """It was idle and is not ready again."""
+        self.is_kept = False
+        """Never idle: a probe is not asked by requests."""
         self.on_wanted: Callable[[], None] = lambda: None
         self._live: list[dict[NodeId, LiveReplica]] = [{} for _ in partition.slices]
         self._held_back: list[dict[NodeId, LiveReplica]] = [{} for _ in partition.slices]
@@ -241,7 +245,7 @@ class Serving:
     def want(self) -> None:
         """A request waits for it."""
         if self.is_idle:
-            self.is_idle = False
+            self.is_idle, self.is_returning = False, True
             self.on_wanted()
 
     def notify(self) -> None:
