@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -206,7 +207,8 @@ class Faults:
             os.kill(victim, signal.SIGSTOP)
             time.sleep(self.random.uniform(0.2, 1.5))
         finally:
-            os.kill(victim, signal.SIGCONT)
+            with suppress(ProcessLookupError):  # DIN ended it, for it did not answer
+                os.kill(victim, signal.SIGCONT)
 
     def _change(self, _: str) -> None:
         """Register the model that changes once more, sometimes after removing it."""

@@ -16,7 +16,7 @@ from din.domain.model import CarveRequest
 from din.domain.numerics import computes_in_integers
 from din.domain.strategy import Strategy
 from din.domain.support import OPEN, Engine, Need, _kernels, _takes, lacks, told
-from din.errors import BadStrategy
+from din.errors import BadModel, BadStrategy
 from din.slicing.needs import needs_of
 from din.slicing.operators import read_operators
 from din.slicing.source import contents_of, settle_inputs
@@ -253,14 +253,20 @@ def test_what_encodes_and_decodes_is_asked_of_the_backends_on_both_sides(
     assert made_by not in by_operator(needs_in(resizing(), partition_points=("first",))[0])
 
 
-def test_an_operator_set_of_a_version_beyond_any_is_no_fault() -> None:
-    model = helper.make_model(
-        helper.make_graph(
-            [node("Add", ["x", "x"], ["y"], "add")], "g",
-            [helper.make_tensor_value_info("x", 1, [4])],
-            [helper.make_tensor_value_info("y", 1, [4])],
-        ),
-        opset_imports=[helper.make_opsetid("", 2**31)],
-    )  # fmt: skip
-    (need,) = needs_of(model, read_operators(contents_of(model)).operators, 17).operators
-    assert (need.operator, need.since) == ("Add", 2**31)
+@pytest.mark.parametrize("place", ["kind", "domain", "value"])
+def test_words_of_a_damaged_file_that_are_no_text_are_refused(place):
+    kind, domain, value = "Sigmoid", "made.up", "somewhere"
+    graph = helper.make_graph(
+        [node("Sigmoid", ["x"], [value], domain=domain), node("Relu", [value], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", 1, [1])],
+        [helper.make_tensor_value_info("y", 1, [1])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.opset_import.add(domain=domain, version=1)
+    word = {"kind": kind, "domain": domain, "value": value}[place].encode()
+    damaged = model.SerializeToString().replace(word, b"\xe4" + word[1:])
+    request = CarveRequest(model_path="", output_path="", strategy=Strategy())
+    with pytest.raises(BadModel, match="no text in UTF-8") as refusal:
+        carved(damaged, request, {})
+    assert "xe4" in refusal.value.message

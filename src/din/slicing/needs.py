@@ -9,6 +9,7 @@ from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TensorPro
 from onnx.defs import OpSchema, SchemaError, get_schema
 
 from din.domain.support import DECIDING, ZERO_POINT, Need, Needs
+from din.errors import BadModel
 from din.slicing.functions import FunctionKey, called_by, functions_of
 from din.slicing.operators import Operator
 from din.slicing.source import Held, held_by, nodes_within, unfolded
@@ -25,8 +26,6 @@ class Added(NamedTuple):
 
 NOTHING_ADDED: Final = Added()
 _ZERO_POINT_PLACE: Final = 2
-VERSION_MAX: Final = 2**31 - 1
-"""Of a set of operators, as the library of ONNX counts them."""
 _DATATYPE: Final = "to"
 """The attribute of Cast that holds a datatype's number."""
 
@@ -88,13 +87,17 @@ def _need(node: NodeProto, name: str, versions: dict[str, int], stored: Mapping[
 
 
 def _schema(kind: str, domain: str, version: int) -> OpSchema | None:
-    """None for what ONNX itself does not define: operators of engines and of the user."""
-    if version > VERSION_MAX:
-        return None
+    """None for what ONNX itself does not define: operators of engines and of the user. Raises
+    BadModel for words that are no text: the parser hands those over as bytes."""
     try:
         return get_schema(kind, version, domain)
     except SchemaError:
         return None
+    except TypeError:
+        raise BadModel(
+            f"an operator is {kind!r} of the domain {domain!r}, which is no text in UTF-8",
+            hint="the file is damaged: fetch or export it again",
+        ) from None
 
 
 def _values(

@@ -163,6 +163,12 @@ def _producers(writes: list[Names], given: list[str]) -> dict[str, int]:
     for place, names in enumerate(writes):
         for name in names:
             producer[name] = place
+    if bytes in {*map(type, producer)}:  # the parser hands over so what is no text
+        wrong = [each for each in map(repr, producer) if each.startswith("b")]
+        raise BadModel(
+            f"a value is called {wrong[0]}, which is no text in UTF-8",
+            hint="the file is damaged: fetch or export it again",
+        )
     if len(producer) < len(given) + len(made):
         doubled = [name for name, count in Counter(given + made).items() if count > 1]
         raise BadModel(
