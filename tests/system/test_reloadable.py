@@ -78,9 +78,11 @@ class Watched:
 
 def test_a_gateway_reads_every_setting_that_it_says_it_takes_up() -> None:
     watched = Watched()
-    artifacts = SimpleNamespace(allow=lambda _: None)
+    effects = SimpleNamespace(artifacts=SimpleNamespace(allow=lambda _: None))
+    deployer = SimpleNamespace(idling=SimpleNamespace(unload_ms=0.0))
+    gateway = SimpleNamespace(effects=effects, deployer=deployer)
     take_up = cast("Any", gateway_program)._take_up
-    take_up(SimpleNamespace(), artifacts, None, watched)
+    take_up(gateway, SimpleNamespace(), None, watched)
     assert watched.read | {"log_level", "log_format"} == GATEWAY_LIVE
 
 

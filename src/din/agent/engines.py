@@ -18,6 +18,7 @@ from din.domain.engine import EngineFacts
 from din.domain.node import NodeProfile
 from din.errors import UsageError
 from din.wire.messages import AnyMessage, EngineNews
+from din.wire.registration import fits
 
 REPEAT_EVERY_MS: Final = 60_000.0
 """A gateway that came back has forgotten it."""
@@ -51,17 +52,32 @@ class Engines:
             if name in self._installed and BACKENDS[name].is_assumed
         }
         self._told_ms: float | None = None
+        self._left_out = ""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Those that slices may be placed on."""
         return offered(self.facts)[:OFFERED_MAX]
 
-    def shown(self, profile: NodeProfile) -> NodeProfile:
-        """A profile with the engines as they are known now."""
+    def shown(self, profile: NodeProfile, cluster: str) -> NodeProfile:
+        """A profile with the engines as they are known now: as many of them, the first ones, as a
+        registration has room for, so that a node with too many joins all the same."""
+        names = self.names
+        while True:
+            fresh = self._with(profile, names)
+            if not names or fits(fresh, cluster):
+                break
+            names = names[:-1]
+        left = ", ".join(self.names[len(names) :])
+        if left and left != self._left_out:
+            self._report("engine_not_offered", engine=left, reason="no room in a registration")
+        self._left_out = left
+        return fresh
+
+    def _with(self, profile: NodeProfile, names: tuple[str, ...]) -> NodeProfile:
         versions = {name: text for name, text in profile.versions.items() if name not in BACKENDS}
-        versions |= {name: self.facts[name].version[:32] for name in self.names}
-        return replace(profile, backends=self.names, versions=versions)
+        versions |= {name: self.facts[name].version[:32] for name in names}
+        return replace(profile, backends=names, versions=versions)
 
     async def ask(self, machine: str) -> bool:
         """Ask all of them; whether the node offers something else than before. `machine`: what is

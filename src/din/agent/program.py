@@ -236,7 +236,7 @@ class Agent:
         return Joiner(
             profile=self._current_profile,
             health=self._health,
-            cluster=self._tls.cluster if self._tls is not None else config.cluster,
+            cluster=self._cluster,
             discovery_mode=config.discovery_mode,
             gateways=config.gateway,
             state_dir=Path(config.state_dir),
@@ -249,9 +249,13 @@ class Agent:
             secure_gateways=self._trust.membership.gateways if self._trust is not None else None,
         )
 
+    @property
+    def _cluster(self) -> str:
+        return self._tls.cluster if self._tls is not None else self._config.cluster
+
     def _current_profile(self) -> NodeProfile:
         profile = replace(self._profile, addresses=self._addresses.current)
-        return self._engines.shown(profile)
+        return self._engines.shown(profile, self._cluster)
 
     def _health(self) -> NodeHealth:
         now_ms = self._loop.time() * 1000

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from din.domain.device import parse_device_type
 from din.domain.node import NodeId, NodeProfile
-from din.errors import UsageError
+from din.errors import DinError, UsageError
 from din.wire.messages import PROTOCOL_VERSION
 from din.wire.tlv import Buffer, Reader, Writer
 
@@ -35,7 +35,7 @@ DEVICE_TYPE_BYTES_MAX: Final = 64
 MODEL_BYTES_MAX: Final = 48
 ISA_COUNT_MAX, ISA_BYTES_MAX = 12, 20
 BACKEND_COUNT_MAX, BACKEND_BYTES_MAX = 8, 24
-VERSION_COUNT_MAX, VERSION_BYTES_MAX = 6, 32
+VERSION_COUNT_MAX, VERSION_BYTES_MAX = 12, 32
 LABEL_COUNT_MAX, LABEL_BYTES_MAX = 8, 40
 ADDRESS_COUNT_MAX, ADDRESS_BYTES_MAX = 4, 120
 PROTOCOL_COUNT_MAX: Final = 8
@@ -148,6 +148,15 @@ def check_address(text: str) -> str:
 def negotiate(ours: Sequence[int], theirs: Sequence[int]) -> int | None:
     """The highest protocol version that both speak, or None."""
     return max(set(ours) & set(theirs), default=None)
+
+
+def fits(profile: NodeProfile, cluster: str) -> bool:
+    """Whether a registration has room for it."""
+    try:
+        encode_registration(profile, cluster)
+    except DinError:
+        return False
+    return True
 
 
 def encode_registration(profile: NodeProfile, cluster: str) -> bytes:
