@@ -61,6 +61,26 @@ MESSAGE_BYTES_MAX: Final = 192 * 1024
 Report = Callable[..., None]
 
 
+class Started(Protocol):
+    """Servers that this node starts itself; see `din.agent.containers`."""
+
+    def start(self) -> None:
+        """Begin with all of them; repeating it is harmless."""
+        ...
+
+    def trouble_of(self, url: str) -> str:
+        """Why the server at a URL cannot answer yet; empty when it runs, or is not ours."""
+        ...
+
+    def words_of(self, url: str) -> str:
+        """What people are told of its container; empty when it has none of ours."""
+        ...
+
+    async def stop(self) -> None:
+        """Stop every server and wait for it."""
+        ...
+
+
 class Connect(Protocol):
     """Makes a client of a server."""
 
@@ -92,8 +112,10 @@ class ForeignServers:
         tell: Callable[[AnyMessage], bool],
         report: Report,
         random: Random,
+        started: Started | None = None,
     ) -> None:
         """Raises UsageError or Denied for a server that must not be asked."""
+        self._started = started
         self._servers = [
             _Server(each, connect(each.url, answer_bytes_max=ANSWER_BYTES_MAX)) for each in settings
         ]
@@ -113,10 +135,14 @@ class ForeignServers:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(each.client.close() for each in self._servers))
+        if self._started is not None:
+            await self._started.stop()
 
     def tell_all(self) -> None:
         """The gateway has a new link: looking begins with the first one."""
         if not self._tasks:
+            if self._started is not None:
+                self._started.start()
             loop = asyncio.get_running_loop()
             self._tasks = [loop.create_task(self._watch(each)) for each in self._servers]
         if self._servers:
@@ -156,6 +182,8 @@ class ForeignServers:
                 server.failures += 1
                 is_down = server.failures >= DOWN_AFTER or bool(server.known.reason)
                 found = replace(server.known, reason=error.message) if is_down else server.known
+            if self._started is not None:
+                found = _with_container(found, self._started)
             if found != server.known:
                 self._note(server, found)
             pause_s = LOOK_S
@@ -207,13 +235,27 @@ def foreign_servers(
     config: NodeConfig, tell: Callable[[AnyMessage], bool], report: Report, random: Random
 ) -> ForeignServers:
     """As a node is told. Raises UsageError or Denied."""
+    settings = settings_of(config.foreign)
+    started: Started | None = None
+    if any(each.container is not None for each in settings):
+        from din.agent.containers import containers_of
+
+        started = containers_of(settings, config, report, random)
     return ForeignServers(
-        settings_of(config.foreign),
+        settings,
         connect=partial(HttpClient, is_insecure=config.insecure_network),
         tell=tell,
         report=report,
         random=random,
+        started=started,
     )
+
+
+def _with_container(found: ForeignServer, started: Started) -> ForeignServer:
+    """The same, where a container that does not run is the reason for everything else."""
+    trouble = started.trouble_of(found.url)
+    container = started.words_of(found.url)
+    return replace(found, reason=trouble or found.reason, container=container)
 
 
 def _within(servers: tuple[ForeignServer, ...], nbytes_max: int) -> tuple[ForeignServer, ...]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -16,6 +19,8 @@ from din.sandbox.asking import level_words, try_sandbox
 MEMORY_MIB_MIN: Final = 256
 MIB: Final = 1024 * 1024
 MAKERS_PATIENCE_S: Final = 5.0
+RUNNERS: Final = ("runc", "crun")
+RUNNER_S_MAX: Final = 20.0
 ACCELERATOR_PROGRAMS: Final = ("nvidia-smi", "npu-smi")
 
 
@@ -80,6 +85,30 @@ def check_sandbox() -> Check:
     if level == 1:
         return Check("sandbox", "warn", seen, "sysctl -w user.max_user_namespaces=10000")
     return Check("sandbox", "ok", seen)
+
+
+def check_runner() -> Check:
+    """Whether servers of others can be started in containers, tried in a process of its own."""
+    from din.cli.sources import load_node
+
+    wanted = load_node({}, os.environ).runner
+    there = [each for each in RUNNERS if shutil.which(each)]
+    if not wanted and not there:
+        return Check("runner", "ok", "none is installed: only --runner needs one")
+    name = wanted or there[-1]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "din.runner", "--try", name],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUNNER_S_MAX,
+    )
+    if done.returncode == 0:
+        return Check("runner", "ok", done.stdout.strip())
+    seen, _, hint = done.stderr.strip().partition("\nhint: ")
+    state = "fail" if wanted else "warn"
+    return Check("runner", state, seen[-500:], hint or f"python -m din.runner --try {name}")
 
 
 def check_accelerators() -> Check:

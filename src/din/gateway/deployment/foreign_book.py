@@ -129,6 +129,7 @@ def _checked(said: ForeignServer) -> ForeignServer:
         one_line(said.version, TEXT_MAX),
         models,
         one_line(said.reason, SAID_CHARACTERS_MAX),
+        one_line(said.container, SAID_CHARACTERS_MAX),
     )
 
 
