@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from din.config import is_loopback
 from din.config_forms import ContainerSetting, ForeignSetting
 from tests.road.asking import asking
 from tests.road.processes import Network, wait_for
@@ -46,7 +45,7 @@ def setting(tmp_path: Path, port: int, **container: Any) -> ForeignSetting:
     models.mkdir(exist_ok=True)
     models.chmod(0o755)
     (models / "weights").write_text("heavy")
-    given = {
+    given: dict[str, Any] = {
         "image": str(image), "mounts": {**mounts, str(models): "/models"},
         "memory_mib": 256, "port": 8000, **container,
     }  # fmt: skip
@@ -77,7 +76,6 @@ def test_a_server_in_a_container_answers_dies_and_comes_back(
     network: Network, tmp_path: Path, runner: str
 ) -> None:
     port = free_port()
-    assert is_loopback("127.0.0.1")
     network.start_gateway(**QUICK)
     network.start_node("one", foreign=(setting(tmp_path, port),), runner=runner)
     network.wait_ready("one")

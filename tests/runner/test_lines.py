@@ -8,9 +8,9 @@ from din.runner.lines import BURST, WAITING_MAX, Lines
 from din.wire.runner import LINE_CHARACTERS_MAX
 
 
-def read(data: bytes) -> Lines:
+def read(data: bytes, lines: Lines | None = None) -> Lines:
     reading, writing = os.pipe2(os.O_NONBLOCK)
-    lines = Lines()
+    lines = lines or Lines()
     try:
         for start in range(0, len(data), 30_000):
             os.write(writing, data[start : start + 30_000])
@@ -39,13 +39,11 @@ def test_a_flood_is_dropped_from_its_front_and_counted() -> None:
 
 
 def test_so_many_lines_go_in_a_second_and_no_more() -> None:
-    lines = Lines()
-    lines.due(100)
+    lines = read(b"x\n" * WAITING_MAX)
     sent = 0
-    for _ in range(3):
-        more = read(b"x\n" * WAITING_MAX)
-        lines._waiting.extend(more._waiting)
     while said := lines.due(100):
         sent += len(said.lines)
     assert sent == BURST
+    read(b"x\n" * WAITING_MAX, lines)
+    assert lines.due(100) is None
     assert lines.due(101) is not None
