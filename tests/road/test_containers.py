@@ -15,7 +15,7 @@ from din.config_forms import ContainerSetting, ForeignSetting
 from tests.road.asking import asking
 from tests.road.processes import Network, wait_for
 from tests.road.test_cases import X, chain_is_right
-from tests.road.test_foreign import QUICK, all_up, register
+from tests.road.test_foreign import QUICK, register
 from tests.runner.images import SERVER, Layout, layer, machine_entries, python_inside
 
 pytestmark = [
@@ -66,9 +66,15 @@ def servers_with(folder: Path) -> list[int]:
     return found
 
 
-def server_of(network: Network, name: str) -> Any:
-    view = next(each for each in network.node_views() if each.name == name)
-    return view.foreign[0]
+def log_line(network: Network, words: str) -> str:
+    lines = [each for each in network.log_of("one").splitlines() if '"container_log"' in each]
+    return next((each for each in lines if words in each), "")
+
+
+def is_found(network: Network) -> bool:
+    """The node has told of the server, and of a model that it runs."""
+    views = network.node_views()
+    return any(each.models for view in views for each in view.foreign if each.is_up)
 
 
 @pytest.mark.parametrize("runner", ["runc", "crun"])
@@ -79,13 +85,13 @@ def test_a_server_in_a_container_answers_dies_and_comes_back(
     network.start_gateway(**QUICK)
     network.start_node("one", foreign=(setting(tmp_path, port),), runner=runner)
     network.wait_ready("one")
-    wait_for("the server was found", lambda: all_up(network, "one"), 60)
+    wait_for("the server was found", lambda: is_found(network), 60)
     register(network, "six", "six")
     with network.client() as client:
         assert chain_is_right(client.infer("six", {"x": X}).outputs)
     shown = network.din("node", "inspect", "one").stdout
     assert f"container: {runner} " in shown, shown
-    (line,) = [each for each in network.log_of("one").splitlines() if "seen {" in each]
+    line = wait_for("its log came", lambda: log_line(network, "seen {"))
     seen = json.loads(json.loads(line)["line"].removeprefix("seen "))
     assert seen == {
         "caps": "0" * 32, "no_new_privs": "1", "seccomp": "2", "uid": "65534",
@@ -99,9 +105,8 @@ def test_a_server_in_a_container_answers_dies_and_comes_back(
         os.kill(pid, signal.SIGKILL)
         clients.wait_more(5)
     assert not clients.bad
-    (again,) = servers_with(tmp_path)
-    assert again != pid
-    assert "it ended with SIGKILL" in network.log_of("one")
+    wait_for("another one runs", lambda: servers_with(tmp_path) not in ([], [pid]))
+    wait_for("its end was told", lambda: "it ended with SIGKILL" in network.log_of("one"))
     network.kill_node("one")
     wait_for("no server is left", lambda: not servers_with(tmp_path))
 
@@ -120,7 +125,7 @@ def test_what_a_killed_keeper_left_is_removed_by_the_next(network: Network, tmp_
     network.start_gateway(**QUICK)
     network.start_node("one", foreign=(setting(tmp_path, free_port()),), runner="runc")
     network.wait_ready("one")
-    wait_for("the server was found", lambda: all_up(network, "one"), 60)
+    wait_for("the server was found", lambda: is_found(network), 60)
     (before,) = servers_with(tmp_path)
     keeper = parent_of(parent_of(before))
     assert b"din.runner" in Path(f"/proc/{keeper}/cmdline").read_bytes()
@@ -131,7 +136,7 @@ def test_what_a_killed_keeper_left_is_removed_by_the_next(network: Network, tmp_
     network.restart_node("one")
     wait_for("another one runs", lambda: servers_with(tmp_path) not in ([], [before]), 60)
     wait_for("one alone", lambda: before not in servers_with(tmp_path))
-    wait_for("the server is found", lambda: all_up(network, "one"), 60)
+    wait_for("the server is found", lambda: is_found(network), 60)
     network.nodes["one"].send_signal(signal.SIGTERM)
     network.nodes["one"].wait(30)
     assert servers_with(tmp_path) == []
@@ -152,7 +157,9 @@ def test_what_is_wrong_with_a_container_is_told_and_mended_without_a_restart(
     network.wait_ready("one")
 
     def told(words: str) -> Any:
-        return lambda: words in server_of(network, "one").reason
+        return lambda: any(
+            words in each.reason for view in network.node_views() for each in view.foreign
+        )
 
     wait_for("the port is told", told(f"port {port} of 127.0.0.1 cannot be listened on"), 60)
     index = tmp_path / "image" / "index.json"
@@ -161,4 +168,4 @@ def test_what_is_wrong_with_a_container_is_told_and_mended_without_a_restart(
     wait_for("the index is missed", told(f"{index} cannot be read: No such file"), 60)
     index.write_text(whole)
     taken.close()
-    wait_for("the server was found", lambda: all_up(network, "one"), 60)
+    wait_for("the server was found", lambda: is_found(network), 60)
