@@ -61,7 +61,7 @@ class Session(Protocol):
     ) -> dict[str, Array]:
         """Compute the wanted outputs. An output for which a target of the right shape is given may
         be written there; then the target itself is returned. Arrays returned are valid until the
-        next run.
+        next run. A mapping that is given again holds the same arrays as before.
 
         Raises BadTensor for input that the model refuses, ExecutionFailed for the rest.
         """

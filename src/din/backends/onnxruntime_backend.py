@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import onnxruntime as ort
@@ -156,6 +156,8 @@ class OnnxSession:
         self._run = self._run_plain if has_text else self._run_bound
         self._run_options = _run_options()
         self._bindings: dict[tuple[object, ...], Any] = {}
+        self._bound: dict[tuple[int, int], _Bound] = {}
+        """The same by the objects that were given, which spares asking each for its address."""
         self._last_values: list[Any] = []
         self._may_bind_targets = True
 
@@ -168,7 +170,7 @@ class OnnxSession:
 
     def unload(self) -> None:
         """See `contract.EngineSession.unload`."""
-        self._bindings.clear()
+        self._forget_bindings()
         self._last_values = []
         del self._session
 
@@ -205,9 +207,9 @@ class OnnxSession:
             if targets and "computed output shape" in str(error):
                 # The declared shapes lie (one symbol for two sizes): never trust them again.
                 self._may_bind_targets = False
-                self._bindings.clear()
+                self._forget_bindings()
                 return self.run(inputs, wanted, {})
-            self._bindings.clear()
+            self._forget_bindings()
             raise _run_error(error) from error
 
     def warm(self) -> bool:
@@ -239,7 +241,10 @@ class OnnxSession:
         self, inputs: Mapping[str, Array], names: list[str], targets: Mapping[str, Array]
     ) -> dict[str, Array]:
         self._last_values = []
-        binding = self._bind(inputs, names, targets)
+        bound = self._bound.get((id(inputs), id(targets)))
+        if bound is None or bound.names != names:
+            bound = self._bind(inputs, names, targets)
+        binding = bound.binding
         self._session.run_with_iobinding(binding, self._run_options)
         if len(targets) == len(names):
             return {name: targets[name] for name in names}
@@ -249,7 +254,22 @@ class OnnxSession:
             for name, value in zip(names, self._last_values, strict=True)
         }
 
+    def _forget_bindings(self) -> None:
+        self._bindings.clear()
+        self._bound.clear()
+
     def _bind(
+        self, inputs: Mapping[str, Array], names: list[str], targets: Mapping[str, Array]
+    ) -> _Bound:
+        bound = _Bound(inputs, targets, names, self._binding(inputs, names, targets))
+        # Outputs that the engine allocates stay inside the binding: keep it only without any.
+        if len(targets) == len(names):
+            if len(self._bound) >= BINDINGS_MAX:
+                del self._bound[next(iter(self._bound))]
+            self._bound[id(inputs), id(targets)] = bound
+        return bound
+
+    def _binding(
         self, inputs: Mapping[str, Array], names: list[str], targets: Mapping[str, Array]
     ) -> Any:
         given = tuple((name, _address(array), array.shape) for name, array in inputs.items())
@@ -270,12 +290,20 @@ class OnnxSession:
             address, shape = places[name]
             kind = _TYPES[self._output_types[name]][2]
             binding.bind_output(name, "cpu", 0, kind, list(shape), address)
-        # Outputs that the engine allocates stay inside the binding: keep it only without any.
         if len(places) == len(names):
             if len(self._bindings) >= BINDINGS_MAX:
                 del self._bindings[next(iter(self._bindings))]
             self._bindings[key] = binding
         return binding
+
+
+class _Bound(NamedTuple):
+    """A binding, and for what; what is held here has its `id` for itself."""
+
+    inputs: Mapping[str, Array]
+    targets: Mapping[str, Array]
+    names: list[str]
+    binding: Any
 
 
 def _run_options() -> ort.RunOptions:

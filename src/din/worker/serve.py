@@ -9,12 +9,11 @@ import socket
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from math import prod
 from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from din.backends.contract import NUMPY_TYPES, Array, Session
+from din.backends.contract import Array, Session
 from din.domain.tensor import BYTES, ZSTD, TensorMeta, TensorSpec
 from din.errors import (
     BadTensor,
@@ -25,10 +24,11 @@ from din.errors import (
     Unavailable,
 )
 from din.wire.worker import Abort, Compute, Computed, FeederMessage, Placed, Worn
-from din.worker.compression import COMPRESSED_BYTES_MIN, Compressor
+from din.worker.compression import Compressor
 from din.worker.feed import Feed
+from din.worker.known import Known, KnownOrders, sized_outputs
 from din.worker.memory import is_out_of_memory
-from din.worker.tensors import array_at, check_output, encode_bytes_tensor, resolved_shape
+from din.worker.tensors import array_at, check_output, encode_bytes_tensor
 from din.worker.watchdog import StopReason, Watchdog, monotonic_ms
 
 EXIT_OWNER_GONE: Final = 0
@@ -63,6 +63,7 @@ class Server:
         self._feeds = list(feeds)
         self._watchdog = watchdog
         self._compressor = Compressor()
+        self._known = KnownOrders()
         self._inputs = {spec.name: spec for spec in session.inputs}
         self._outputs = {spec.name: spec for spec in session.outputs}
         self._poll = select.poll()
@@ -105,6 +106,7 @@ class Server:
                 del self._by_descriptor[descriptor]
                 self._poll.unregister(descriptor)
         self._feeds = [feed for feed in self._feeds if feed.is_open]
+        self._known.drop_closed()
 
     def _handle(self, feed: Feed, message: FeederMessage) -> None:
         if isinstance(message, Compute):
@@ -148,31 +150,40 @@ class Server:
             raise _stopped("deadline")
 
     def _run(self, feed: Feed, order: Compute, deadline_ms: int) -> Computed:
-        symbols: dict[str, int] = {}
         self._compressor.take_spent_us()  # of a run that failed
+        known = self._known.find(feed, order) or self._look(feed, order)
+        offsets = tuple([feed.allocate(order.ticket, meta.nbytes) for meta in known.sized])
+        targets, there = known.laid(feed.memory, offsets)
+        if self._timed is not None:
+            self._timed.until(deadline_ms)
+        started_ns = time.perf_counter_ns()
+        with self._watched(feed, order.ticket, deadline_ms):
+            results = self._session.run(known.inputs, known.names, targets)
+            compute_us = (time.perf_counter_ns() - started_ns) // 1000
+            placed = tuple(
+                [
+                    there[name]
+                    if name in targets and results[name] is targets[name]
+                    else self._place(feed, order, self._outputs[name], results[name])
+                    for name in known.names
+                ]
+            )
+        encode_us = self._compressor.take_spent_us()
+        return Computed(order.ticket, placed, compute_us, encode_us=encode_us)
+
+    def _look(self, feed: Feed, order: Compute) -> Known:
+        """Check an order and make its arrays."""
+        symbols: dict[str, int] = {}
         feed.check_inputs(order, self._inputs, symbols)
         names = self._wanted(order)
         inputs = {
             placed.meta.name: self._array_at(feed.memory, placed.meta, placed.offset)
             for placed in order.inputs
         }
-        targets, offsets = self._targets(feed, order, names, symbols)
-        if self._timed is not None:
-            self._timed.until(deadline_ms)
-        started_ns = time.perf_counter_ns()
-        with self._watched(feed, order.ticket, deadline_ms):
-            results = self._session.run(inputs, names, targets)
-            compute_us = (time.perf_counter_ns() - started_ns) // 1000
-            for name in names:
-                check_output(self._outputs[name], results[name])
-            placed = tuple(
-                Placed(_meta(self._outputs[name], results[name]), offsets[name])
-                if name in targets and results[name] is targets[name]
-                else self._place(feed, order, self._outputs[name], results[name])
-                for name in names
-            )
-        encode_us = self._compressor.take_spent_us()
-        return Computed(order.ticket, placed, compute_us, encode_us=encode_us)
+        specs = [self._outputs[name] for name in names]
+        known = Known(inputs, names, sized_outputs(specs, symbols, order.compressed))
+        self._known.keep(feed, order, known)
+        return known
 
     def _array_at(self, memory: memoryview, meta: TensorMeta, offset: int) -> Array:
         if meta.compression:
@@ -212,28 +223,8 @@ class Server:
             raise BadTensor(f"an output is asked for twice: {', '.join(order.outputs)}")
         return order.outputs
 
-    def _targets(
-        self, feed: Feed, order: Compute, names: tuple[str, ...], symbols: dict[str, int]
-    ) -> tuple[dict[str, Array], dict[str, int]]:
-        """Arrays in the output region for each output whose shape is known before the run, and of
-        which nothing else will lie there."""
-        targets: dict[str, Array] = {}
-        offsets: dict[str, int] = {}
-        for name in names:
-            spec = self._outputs[name]
-            shape = resolved_shape(spec, symbols)
-            if shape is None or spec.dtype == BYTES:
-                continue
-            dtype = NUMPY_TYPES[spec.dtype]
-            nbytes = dtype.itemsize * prod(shape)
-            if nbytes >= COMPRESSED_BYTES_MIN and name in order.compressed:
-                continue
-            if nbytes:
-                offsets[name] = feed.allocate(order.ticket, nbytes)
-                targets[name] = np.ndarray(shape, dtype, feed.memory, offsets[name])
-        return targets, offsets
-
     def _place(self, feed: Feed, order: Compute, spec: TensorSpec, array: Array) -> Placed:
+        check_output(spec, array)
         ticket = order.ticket
         if spec.dtype == BYTES:
             data = encode_bytes_tensor(array)
