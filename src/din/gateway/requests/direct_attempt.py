@@ -31,6 +31,7 @@ class DirectAttempt:
         "_replica",
         "_request",
         "_started_ms",
+        "_timings",
         "order",
         "patience_ms",
     )
@@ -40,6 +41,7 @@ class DirectAttempt:
         self._index = index
         self._replica = replica
         self._started_ms = request.tools.clock()
+        self._timings: dict[int, SliceTiming] = {}
         self.order = order
         remaining_ms = float(max(request.remaining_ms(), 0))
         self.patience_ms = min(self._silence_ms(), remaining_ms)
@@ -68,21 +70,24 @@ class DirectAttempt:
         return self._request.silence_ms((self._replica,))
 
     def answer(self, result: OutputSet) -> InferenceAnswer:
-        """The answer of the request."""
-        request, replica = self._request, self._replica
+        """The answer of the request; `learn` follows, which its caller need not wait for."""
+        request, node_id = self._request, self._replica.node_id
         elapsed_us = int((request.tools.clock() - self._started_ms) * 1000)
         timing = SliceTiming(
             self._index,
-            replica.node_id,
+            node_id,
             0,
             max(elapsed_us - result.compute_us, 0),
             result.compute_us,
             0,
             result.accelerator_percent,
         )
-        timings = {self._index: timing}
-        request.observe({self._index: replica}, timings)
+        timings = self._timings = {self._index: timing}
         return request.answer(result.metas, result.views, result.release, timings, "direct")
+
+    def learn(self) -> None:
+        """What the answer says of the replica, once it is given."""
+        self._request.observe({self._index: self._replica}, self._timings)
 
     def silent(self) -> AttemptEnded:
         """It was given up."""

@@ -105,8 +105,11 @@ class Express:
         self._request.end_attempt(self._replicas)
         if isinstance(outcome, OutputSet):
             answer = attempt.answer(outcome)
-            self._office.ended(self._request, OK)
-            self._tell(answer)
+            try:
+                self._tell(answer)
+            finally:  # the books are written once the caller has its answer
+                attempt.learn()
+                self._office.ended(self._request, OK)
             return
         ended = outcome if isinstance(outcome, AttemptEnded) else attempt.silent()
         failed = AttemptFailed(self._replicas, ended)

@@ -202,7 +202,9 @@ class Request:
             result = await self.tools.direct.run(direct.order, direct.patience_ms)
         except TimeoutError:
             raise direct.silent() from None
-        return direct.answer(result)
+        answer = direct.answer(result)
+        direct.learn()
+        return answer
 
     def has_other(self, index: int, node_id: NodeId) -> bool:
         """Whether somebody else may be asked for a slice, who has not failed this request yet."""
