@@ -109,6 +109,30 @@ def test_an_answer_comes_without_a_task_and_is_traced_and_counted():
     run(story)
 
 
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_the_books_are_written_once_the_caller_has_its_answer(*, is_broken: bool):
+    async def story(road: Road) -> None:
+        worker = ready(road)
+        counted: list[dict[str, float]] = []
+
+        def done(outcome: InferenceAnswer | BaseException) -> None:
+            assert isinstance(outcome, InferenceAnswer)
+            outcome.release()
+            counted.append(road.play.counted())
+            if is_broken:
+                raise RuntimeError("the front failed")
+
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        assert road.play.dispatch.start(road.call(), done) is not None
+        (order,) = worker.orders()
+        await worker.answer(order)
+        assert counted == [{}]
+        assert road.play.counted() == {"ok": 1.0}
+        assert road.is_untouched()
+
+    run(story)
+
+
 @pytest.mark.parametrize(
     "case",
     ["not ready", "not routable", "no worker", "revoked", "unknown model", "no output", "stopping"],
