@@ -77,4 +77,4 @@ def test_it_describes_itself_after_a_right_answer_and_starts_no_thread() -> None
     facts = litert_backend.describe()
     assert facts.is_usable
     assert facts.version[0].isdigit()
-    assert len(list(Path("/proc/self/task").iterdir())) == before
+    assert len(list(Path("/proc/self/task").iterdir())) <= before

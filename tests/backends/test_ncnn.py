@@ -64,4 +64,4 @@ def test_files_that_do_not_belong_together_are_refused() -> None:
 def test_it_describes_itself_after_a_right_answer_and_starts_no_thread() -> None:
     before = len(list(Path("/proc/self/task").iterdir()))
     assert ncnn_backend.describe().is_usable
-    assert len(list(Path("/proc/self/task").iterdir())) == before
+    assert len(list(Path("/proc/self/task").iterdir())) <= before

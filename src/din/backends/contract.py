@@ -40,6 +40,11 @@ NUMPY_TYPES: Final[dict[str, np.dtype[Any]]] = {
 """By the word for each; BF16 and FP8 travel as the bits they are."""
 
 
+class Lasting(dict[str, Array]):
+    """Arrays that are given again and again, the same ones under the same names: only what lies in
+    them changes. Made for a few places of the arena, never for arrays of their own."""
+
+
 class Session(Protocol):
     """One loaded model. `run` is called by one thread; `stop` may come from another."""
 
@@ -61,7 +66,7 @@ class Session(Protocol):
     ) -> dict[str, Array]:
         """Compute the wanted outputs. An output for which a target of the right shape is given may
         be written there; then the target itself is returned. Arrays returned are valid until the
-        next run. A mapping that is given again holds the same arrays as before.
+        next run. What was made for a mapping that is `Lasting` may be kept for the next run.
 
         Raises BadTensor for input that the model refuses, ExecutionFailed for the rest.
         """

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import onnxruntime as ort
 
-from din.backends.contract import Array
+from din.backends.contract import Array, Lasting
 from din.backends.making_up import made_up_input
 from din.backends.onnxruntime_settings import (
     SUFFIX,
@@ -157,7 +157,7 @@ class OnnxSession:
         self._run_options = _run_options()
         self._bindings: dict[tuple[object, ...], Any] = {}
         self._bound: dict[tuple[int, int], _Bound] = {}
-        """The same by the objects that were given, which spares asking each for its address."""
+        """By the mappings, where they last: it spares asking each array for its address."""
         self._last_values: list[Any] = []
         self._may_bind_targets = True
 
@@ -262,8 +262,9 @@ class OnnxSession:
         self, inputs: Mapping[str, Array], names: list[str], targets: Mapping[str, Array]
     ) -> _Bound:
         bound = _Bound(inputs, targets, names, self._binding(inputs, names, targets))
+        may_last = isinstance(inputs, Lasting) and isinstance(targets, Lasting)
         # Outputs that the engine allocates stay inside the binding: keep it only without any.
-        if len(targets) == len(names):
+        if may_last and len(targets) == len(names):
             if len(self._bound) >= BINDINGS_MAX:
                 del self._bound[next(iter(self._bound))]
             self._bound[id(inputs), id(targets)] = bound

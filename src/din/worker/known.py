@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from din.backends.contract import NUMPY_TYPES, Array
+from din.backends.contract import NUMPY_TYPES, Array, Lasting
 from din.domain.tensor import BYTES, RANK_MAX, TensorMeta, TensorSpec
 from din.wire.worker import Compute, Placed
 from din.worker.compression import COMPRESSED_BYTES_MIN
@@ -53,10 +53,10 @@ class Known:
                 del self._laid[next(iter(self._laid))]
             at = list(zip(self.sized, offsets, strict=True))
             laid = self._laid[offsets] = Laid(
-                {
-                    meta.name: np.ndarray(meta.shape, NUMPY_TYPES[meta.dtype], memory, offset)
+                Lasting(
+                    (meta.name, np.ndarray(meta.shape, NUMPY_TYPES[meta.dtype], memory, offset))
                     for meta, offset in at
-                },
+                ),
                 {meta.name: Placed(meta, offset) for meta, offset in at},
             )
         return laid
@@ -74,7 +74,7 @@ class KnownOrders:
 
     def keep(self, feed: Feed, order: Compute, known: Known) -> None:
         """Keep what was found of an order, unless it depends on what its tensors contain."""
-        if any(each.meta.compression or each.meta.dtype == BYTES for each in order.inputs):
+        if not may_last(order):
             return
         if len(self._known) >= KNOWN_MAX:
             del self._known[next(iter(self._known))]
@@ -87,6 +87,11 @@ class KnownOrders:
             for key, known in self._known.items()
             if isinstance(key[0], Feed) and key[0].is_open
         }
+
+
+def may_last(order: Compute) -> bool:
+    """Whether arrays of an order's inputs depend on nothing but where they lie."""
+    return not any(each.meta.compression or each.meta.dtype == BYTES for each in order.inputs)
 
 
 def sized_outputs(

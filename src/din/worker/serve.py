@@ -13,7 +13,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from din.backends.contract import Array, Session
+from din.backends.contract import Array, Lasting, Session
 from din.domain.tensor import BYTES, ZSTD, TensorMeta, TensorSpec
 from din.errors import (
     BadTensor,
@@ -26,7 +26,7 @@ from din.errors import (
 from din.wire.worker import Abort, Compute, Computed, FeederMessage, Placed, Worn
 from din.worker.compression import Compressor
 from din.worker.feed import Feed
-from din.worker.known import Known, KnownOrders, sized_outputs
+from din.worker.known import Known, KnownOrders, may_last, sized_outputs
 from din.worker.memory import is_out_of_memory
 from din.worker.tensors import array_at, check_output, encode_bytes_tensor
 from din.worker.watchdog import StopReason, Watchdog, monotonic_ms
@@ -181,7 +181,8 @@ class Server:
             for placed in order.inputs
         }
         specs = [self._outputs[name] for name in names]
-        known = Known(inputs, names, sized_outputs(specs, symbols, order.compressed))
+        sized = sized_outputs(specs, symbols, order.compressed)
+        known = Known(Lasting(inputs) if may_last(order) else inputs, names, sized)
         self._known.keep(feed, order, known)
         return known
 
