@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
 
+from din.system.signals import SAME_BREATH_S
 from tests.road.manager import Manager
 from tests.road.processes import ENVIRONMENT, Network, get, send, wait_for
 
@@ -195,3 +197,21 @@ def test_a_node_takes_up_labels_while_it_serves(gateway: Service, node: Service)
     assert labels() == {"line": "5"}
     # Nothing was loaded anew, no session begun.
     assert len(node.lines("started")) == 1
+
+
+def test_one_more_signal_in_the_same_breath_changes_no_exit_code(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    try:
+        network.start_gateway(discovery_mode="unicast")
+        network.start_node("edge-1")
+        network.wait_ready("edge-1")
+        gateway, node = network.gateway, network.nodes["edge-1"]
+        assert gateway is not None
+        for process in (node, gateway):
+            end_s = monotonic() + SAME_BREATH_S * 0.8
+            while process.poll() is None and monotonic() < end_s:
+                process.send_signal(signal.SIGTERM)
+                sleep(0.01)
+            assert process.wait(30) == 0
+    finally:
+        network.stop()

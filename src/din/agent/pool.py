@@ -230,9 +230,10 @@ class WorkerPool:
             self.restarts += 1
             try:
                 current = await self._launch(recipe)
-            except DinError as error:
+            except Exception as error:  # whatever it is, the place is to be filled later
                 current = None
-                self._on_worker_died(0, Death("left", f"no new worker: {error.message}"))
+                why = error.message if isinstance(error, DinError) else repr(error)
+                self._on_worker_died(0, Death("left", f"no new worker: {why}"))
 
     async def _outlive(self, recipe: Recipe, worker: Worker) -> Worker | None:
         """Wait until a worker ends; one that says it is worn is followed by the one returned, which

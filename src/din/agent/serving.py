@@ -22,7 +22,7 @@ from din.system.lines import unblock_stderr
 from din.system.log import choose_log, is_read_by_a_person
 from din.system.privacy import hide
 from din.system.sensors import Sensors
-from din.system.signals import ToldTwice, is_reload_signal, stop_signals
+from din.system.signals import ToldTwice, heed_no_more, is_reload_signal, stop_signals
 from din.transport.membership import FOLDER, has_joined
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ async def serve(config: NodeConfig) -> None:
                 await _run_told(agent, manager)
         finally:
             sensors.stop()
+            heed_no_more(asyncio.get_running_loop())
 
 
 def _manager() -> ServiceManager | None:

@@ -17,7 +17,7 @@ from din.system.identity import Identity, claim_directory
 from din.system.log import choose_log
 from din.system.notify import ServiceManager
 from din.system.reload import Reloader
-from din.system.signals import is_reload_signal, stop_signals
+from din.system.signals import heed_no_more, is_reload_signal, stop_signals
 
 
 class Served(NamedTuple):
@@ -68,6 +68,7 @@ async def run(config: GatewayConfig, manager: ServiceManager, serve: Serve) -> N
             await stop.wait()
             log("stopping")
     log("stopped")
+    heed_no_more(asyncio.get_running_loop())
 
 
 def _stop_signal(manager: ServiceManager) -> asyncio.Event:

@@ -226,7 +226,7 @@ def _wait(client: Client, view: ModelView, timeout_ms: int) -> Answer:
         while True:
             answer = client.model_answer(view.model_id, view.version)
             view = decode_answer(answer, ModelView)
-            if view.state == "ready":
+            if view.state in ("ready", "idle"):  # idle: it was ready, and nobody asked since
                 return answer
             if view.state == "failed":
                 say(f"not registered; `{_inspect(view)}` shows it for ten minutes")

@@ -251,4 +251,4 @@ def _serving_version(gateway: Gateway, model_id: str) -> str:
     except NotFound:
         # Only planned (dry run), or being removed.
         return ""
-    return serving.deployment.manifest.version if serving.is_ready(serving.raw) else ""
+    return serving.deployment.manifest.version if serving.is_available else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -29,6 +30,13 @@ def _has_terminal() -> bool:
     except OSError:
         return False
     return True
+
+
+def heed_no_more(loop: asyncio.AbstractEventLoop) -> None:
+    """The program is ending in good order: one more signal to stop must not spoil its exit code."""
+    for number in stop_signals():
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
 
 
 class ToldTwice:

@@ -18,7 +18,7 @@ from din.backends.options import threads_of
 from din.backends.registry import writes_files
 from din.domain.foreign import is_foreign
 from din.domain.probe import PROBE
-from din.errors import DinError, ExecutionFailed, Internal
+from din.errors import DeadlineExceeded, DinError, ExecutionFailed, Internal
 from din.sandbox.enter import TASKS_MAX, confine
 from din.sandbox.namespaces import FOLDER
 from din.system.arena import map_arena
@@ -33,7 +33,7 @@ from din.worker.wear import Wear
 
 EXIT_LOAD_FAILED: Final = 3
 EXIT_BROKEN: Final = 70
-WARM_MS_MAX: Final = 10_000
+WARM_MS_MAX: Final = 60_000
 
 
 def run_worker(order: Fork, descriptors: Sequence[int], zygote_pid: int, place: Place) -> None:
@@ -83,7 +83,15 @@ def _prepare(
     found = load(order, artifacts)
     watchdog = Watchdog(feeds, found.session.stop)
     watchdog.begin(None, 0, monotonic_ms() + WARM_MS_MAX)
-    warm_ms = warm(found.session)
+    try:
+        warm_ms = warm(found.session)
+    except DinError as error:
+        if not watchdog.end():
+            raise
+        raise DeadlineExceeded(
+            f"a first run on made-up input did not end within {WARM_MS_MAX // 1000} s",
+            hint="cut the model, give it more threads, or place it on a faster node",
+        ) from error
     watchdog.end()
     gc.collect()
     gc.freeze()
