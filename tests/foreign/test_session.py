@@ -293,3 +293,20 @@ def test_metadata_without_a_usable_signature_says_what_is_wrong(
 def test_settings_that_a_worker_does_not_know_are_our_fault(server: StandIn) -> None:
     with pytest.raises(Internal):
         opened(server, colour="red")
+
+
+def test_an_answer_that_finds_no_memory_is_the_servers_and_not_the_callers(
+    server: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = {"name": "y", "datatype": "FP32", "shape": [2, 3]}
+    server.infer = lambda headers, body: binary((entry, body[int(headers[HEADER_LENGTH]) :]))
+    session = opened(server, is_binary="true")
+
+    def full(*_: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("din.foreign.session.target_for", full)
+        with pytest.raises(ExecutionFailed, match=r"answered with more than its worker may hold"):
+            run(session)
+    assert run(session).tolist() == X.tolist(), "the session lives on"

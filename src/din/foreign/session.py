@@ -126,7 +126,14 @@ class ForeignSession:
         response = self._connection.ask("POST", path, [head, *raw], headers)
         if response.status != http.client.OK:
             raise self._refusal(response)
-        return self._read(response, wanted, targets)
+        try:
+            return self._read(response, wanted, targets)
+        except MemoryError:
+            self._connection.close()
+            raise ExecutionFailed(
+                f"{self._target.url} answered with more than its worker may hold",
+                hint="raise worker_memory_factor of the node, if the server means it",
+            ) from None
 
     def stop(self) -> None:
         """Cut the connection: servers that look end the run then."""
