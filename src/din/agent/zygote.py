@@ -264,7 +264,9 @@ class Zygote:
         for worker_id, future in list(self._forking.items()):
             if not future.done():
                 self._on_exit.pop(worker_id, None)
-                future.set_exception(ExecutionFailed(reason))
+                future.set_exception(
+                    ExecutionFailed(reason, hint="what it said last is in the node's log")
+                )
         for worker_id in list(self._on_exit):
             self._tell_exit(worker_id, Death("zygote", reason))
 
