@@ -14,10 +14,10 @@ from din.cli.sources import collect, load_gateway, load_node
 from din.config import (
     GatewayConfig,
     NodeConfig,
-    default_node_name,
     encode_config,
     received_config,
 )
+from din.config_forms import default_node_name
 from din.errors import UsageError
 
 

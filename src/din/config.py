@@ -7,7 +7,6 @@ a command line parser.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Final, Literal, TypeVar
@@ -94,6 +93,10 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             "later it needs a token",
         ),
     ] = 30
+    operators_allowed: Annotated[
+        Patterns,
+        Meta(description="operators that models may have, by domain and name; * = any letters"),
+    ] = ("ai.onnx.*", "com.microsoft.*")
     idle_unload_s: Annotated[
         int,
         Meta(
@@ -370,12 +373,6 @@ def check_gateway_network(config: GatewayConfig) -> None:
             hint="leave out --insecure-network (machines join by a token: din token create), or "
             "--tls",
         )
-
-
-def default_node_name(host_name: str) -> str:
-    """A host name as an RFC 1123 label."""
-    label = re.sub(r"[^a-z0-9-]+", "-", host_name.partition(".")[0].lower()).strip("-")[:63]
-    return label.strip("-") or "node"
 
 
 def encode_config(config: Config) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -55,3 +56,9 @@ class ForeignSetting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Environment variable of the node with the same."""
     container: ContainerSetting | None = None
     """How the node starts it; null = it runs already."""
+
+
+def default_node_name(host_name: str) -> str:
+    """A host name as an RFC 1123 label."""
+    label = re.sub(r"[^a-z0-9-]+", "-", host_name.partition(".")[0].lower()).strip("-")[:63]
+    return label.strip("-") or "node"

@@ -80,7 +80,8 @@ def test_a_gateway_reads_every_setting_that_it_says_it_takes_up() -> None:
     watched = Watched()
     effects = SimpleNamespace(artifacts=SimpleNamespace(allow=lambda _: None))
     deployer = SimpleNamespace(idling=SimpleNamespace(unload_ms=0.0))
-    gateway = SimpleNamespace(effects=effects, deployer=deployer)
+    models = SimpleNamespace(builder=SimpleNamespace(operators_allowed=()))
+    gateway = SimpleNamespace(effects=effects, deployer=deployer, models=models)
     take_up = cast("Any", gateway_program)._take_up
     take_up(gateway, SimpleNamespace(), None, watched)
     assert watched.read | {"log_level", "log_format"} == GATEWAY_LIVE

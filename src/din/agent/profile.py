@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from din.config import NodeConfig, default_node_name
+from din.config import NodeConfig
+from din.config_forms import default_node_name
 from din.domain.device import parse_device_type
 from din.domain.node import NodeId, NodeProfile
 from din.errors import UsageError

@@ -30,7 +30,7 @@ from din.bootstrap.access import Access, open_access
 from din.bootstrap.log import Log
 from din.bootstrap.own_node import settle_own_node
 from din.bootstrap.reach import CertifiedHosts, Reach
-from din.bootstrap.running import Served, run
+from din.bootstrap.running import Served, adopt, run
 from din.config import GatewayConfig, check_gateway_network, is_loopback, received_config
 from din.discovery.membership import Membership
 from din.discovery.schedule import BeatSchedule
@@ -110,7 +110,7 @@ async def _serve(
     schedule = BeatSchedule(config.node_heartbeat_interval_ms, config.node_heartbeat_jitter_ms)
     effects = _effects(config, identity, state, store, reach, schedule, log)
     gateway = Gateway(effects)
-    gateway.deployer.idling.unload_ms = config.idle_unload_s * 1000.0
+    adopt(gateway, config)
     stack.push_async_callback(gateway.stop)
     _take_links(gateway, config, identity, trust, reach, log, stack)
     await gateway.start()
@@ -149,7 +149,7 @@ def _take_up(
     """What changes while a gateway runs. Raises Unavailable for a certificate that is broken."""
     front.limits = _limits(fresh)
     gateway.effects.artifacts.allow(fresh.artifact_quota_mib * MIB)
-    gateway.deployer.idling.unload_ms = fresh.idle_unload_s * 1000.0
+    adopt(gateway, fresh)
     if trust is not None:
         trust.reload()
 

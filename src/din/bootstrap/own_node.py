@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from din.config import GatewayConfig, default_node_name, is_loopback
+from din.config import GatewayConfig, is_loopback
+from din.config_forms import default_node_name
 from din.errors import Conflict, DinError
 from din.system.identity import claim_directory, disk_error
 from din.transport.membership import (

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from din.bootstrap.log import Log
 from din.config import GatewayConfig
+from din.gateway.core import Gateway
 from din.system.identity import Identity, claim_directory
 from din.system.log import choose_log
 from din.system.notify import ServiceManager
@@ -43,10 +44,17 @@ LIVE: Final = frozenset(
         "idle_unload_s",
         "log_format",
         "log_level",
+        "operators_allowed",
     }
 )
 """Settings that a reload changes."""
 Serve = Callable[[GatewayConfig, Identity, Path, Log, contextlib.AsyncExitStack], Awaitable[Served]]
+
+
+def adopt(gateway: Gateway, config: GatewayConfig) -> None:
+    """Settings of its rooms that a reload may change."""
+    gateway.deployer.idling.unload_ms = config.idle_unload_s * 1000.0
+    gateway.models.builder.operators_allowed = config.operators_allowed
 
 
 async def run(config: GatewayConfig, manager: ServiceManager, serve: Serve) -> None:

@@ -12,7 +12,14 @@ from din.config import SECTIONS, AnyConfig, ClientConfig, Config
 from din.config_forms import Section
 from din.errors import UsageError
 
-LISTS: Final = ("foreign", "gateway", "interfaces_allowed", "interfaces_denied", "runner_device")
+LISTS: Final = (
+    "foreign",
+    "gateway",
+    "interfaces_allowed",
+    "interfaces_denied",
+    "operators_allowed",
+    "runner_device",
+)
 """Keys that hold several texts; one text counts as a list of one."""
 UNITS: Final = {"ms": "ms", "mib": "MiB", "mb": "MB", "bytes": "bytes", "days": "days"}
 

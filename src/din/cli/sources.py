@@ -34,9 +34,8 @@ from din.config import (
     SECTIONS,
     GatewayConfig,
     NodeConfig,
-    default_node_name,
 )
-from din.config_forms import Section
+from din.config_forms import Section, default_node_name
 from din.errors import UsageError
 
 SYSTEM_FILE: Final = Path("/etc/din/config.yaml")

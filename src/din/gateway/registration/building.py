@@ -22,6 +22,7 @@ from din.gateway.registration.carving import Carving
 from din.gateway.registration.cutting import Choice, Choosing, choice_for, choice_of, wished_nodes
 from din.gateway.registration.encoding import Carve, Encoded
 from din.gateway.registration.foreign import carved_foreign
+from din.gateway.registration.operator_list import OPERATORS_ALLOWED, check_operators
 from din.gateway.registration.partition import (
     build_partition,
     check_options,
@@ -83,6 +84,7 @@ class Builder:
         self._carving = carving
         self.seals = seals
         self._chooser = chooser
+        self.operators_allowed: tuple[str, ...] = OPERATORS_ALLOWED
         self.look_over: LookOver | None = None
         self.encode: Encode | None = None
         self.compare: Compare | None = None
@@ -104,9 +106,8 @@ class Builder:
         keep_sealed: Callable[[set[str]], None],
         drop: Callable[[set[str]], None],
     ) -> ModelRecord:
-        """One version. `keep_sealed` takes sources of which only the sealed form is to stay, `drop`
-        artifacts that are not needed; `chosen` are cuts chosen already. Raises as
-        `ModelBook.register`."""
+        """One version. `keep_sealed` takes sources of which only the sealed form stays, `drop` what
+        is not needed; `chosen` are cuts chosen already. Raises as `ModelBook.register`."""
         adapters = adapter_of(order.before, "before"), adapter_of(order.after, "after")
         is_encrypted = self.seals_order(order)
         self._check_sources(order)
@@ -114,6 +115,7 @@ class Builder:
         carved = await self.carve(order, choice.assignment, is_encrypted=is_encrypted)
         made = artifacts_in(carved)
         try:
+            check_operators(carved.slices, self.operators_allowed)
             check_options(order.backend_options, carved)
             tiles = tiles_of(order.slicing_strategy, carved)
             subject = _subject(order, carved, adapters, tenant, choice, is_encrypted=is_encrypted)
