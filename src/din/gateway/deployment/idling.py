@@ -15,7 +15,7 @@ class Idling:
     def is_due(self, serving: Serving, now_ms: float) -> bool:
         """Whether it has waited too long; to be asked again and again."""
         is_ready = serving.deployment.state == "ready"
-        if not self.unload_ms or not is_ready or serving.is_kept or serving.is_busy():
+        if not self.unload_ms or not is_ready or serving.is_kept or serving.is_used:
             serving.asked_ms = now_ms  # its time begins when it is ready and nothing runs
             return False
         return now_ms - serving.asked_ms >= self.unload_ms

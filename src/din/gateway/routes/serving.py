@@ -238,10 +238,6 @@ class Serving:
         """Whether raw requests are answered: at once, or as soon as it is loaded again."""
         return self.is_idle or self.is_ready(self.raw)
 
-    def is_busy(self) -> bool:
-        """Whether a request is under way on any replica."""
-        return any(each.inflight for live in self._live for each in live.values())
-
     def want(self) -> None:
         """A request waits for it."""
         if self.is_idle:
