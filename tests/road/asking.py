@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -75,8 +76,10 @@ def asking(
     *,
     clients: int = 4,
     timeout_ms: int = 20_000,
+    may_fail: str = "",
 ) -> Iterator[Asking]:
-    """Ask all the while; at the end every request was answered, and rightly."""
+    """Ask all the while; at the end every request was answered, and rightly, but for those that
+    failed in words that this pattern finds."""
     load = Asking(network, model, inputs, is_right, clients=clients, timeout_ms=timeout_ms)
     for thread in load.threads:
         thread.start()
@@ -84,5 +87,6 @@ def asking(
         yield load
     finally:
         load.stop()
-    assert load.bad == [], load.bad[:3]
+    bad = [each for each in load.bad if not (may_fail and re.search(may_fail, each))]
+    assert bad == [], bad[:3]
     assert load.good > 0

@@ -100,11 +100,15 @@ def test_a_server_in_a_container_answers_dies_and_comes_back(
     }  # fmt: skip
     (pid,) = servers_with(tmp_path)
     assert memory_limit(pid) == 256 * 1024 * 1024
-    with asking(network, "six", {"x": X}, chain_is_right, clients=1, timeout_ms=20_000) as clients:
+    # Requests wait for the next server; one that takes very long to start loses some of them.
+    with asking(
+        network, "six", {"x": X}, chain_is_right, clients=1, may_fail="died|answer|not ready"
+    ) as clients:
         clients.wait_more(5)
+        assert not clients.bad
         os.kill(pid, signal.SIGKILL)
-        clients.wait_more(5)
-    assert not clients.bad
+        goal = clients.good + 5
+        wait_for("it answers again", lambda: clients.good >= goal, 90)
     wait_for("another one runs", lambda: servers_with(tmp_path) not in ([], [pid]))
     wait_for("its end was told", lambda: "it ended with SIGKILL" in network.log_of("one"))
     network.kill_node("one")
