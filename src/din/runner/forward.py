@@ -65,12 +65,14 @@ class _Side(asyncio.Protocol):
 
 
 class _Outer(_Side):
-    """From this machine: the inner connection is made before anything is read."""
+    """From this machine: what it says first is kept until the inner connection is made."""
 
     def __init__(self, count: set[_Side], port: int) -> None:
         super().__init__(count)
         self._port = port
         self._dialling: asyncio.Task[None] | None = None
+        self._early: list[bytes] = []
+        """Read before there is where to write it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -78,8 +80,15 @@ class _Outer(_Side):
         if len(self._all) > 2 * CONNECTIONS_MAX:
             own.abort()
             return
-        own.pause_reading()
         self._dialling = asyncio.get_running_loop().create_task(self._dial(own))
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is None and self.transport is not None:
+            self._early.append(data)
+            # Not as the connection is made: Python 3.11.2 forgets it then.
+            self.transport.pause_reading()
+        else:
+            super().data_received(data)
 
     async def _dial(self, own: asyncio.Transport) -> None:
         loop = asyncio.get_running_loop()
@@ -95,6 +104,9 @@ class _Outer(_Side):
             if inner.transport is not None:
                 inner.transport.abort()
             return
+        if inner.transport is not None:
+            inner.transport.writelines(self._early)
+        self._early.clear()
         own.resume_reading()
 
 
