@@ -34,6 +34,8 @@ class _Side(asyncio.Protocol):
         self.other: _Side | None = None
         self.transport: asyncio.Transport | None = None
         self._all = count
+        self.has_ended = False
+        """It says no more, but may still hear."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -44,11 +46,15 @@ class _Side(asyncio.Protocol):
             self.other.transport.write(data)
 
     def eof_received(self) -> bool:
-        other = self.other.transport if self.other is not None else None
-        if other is None or other.is_closing():
+        self.has_ended = True
+        other = self.other
+        if other is None or other.transport is None or other.transport.is_closing():
             return False
-        other.write_eof()
-        return True
+        other.transport.write_eof()
+        if not other.has_ended:
+            return True
+        other.transport.close()  # both have said all: what is written still goes out
+        return False
 
     def pause_writing(self) -> None:
         if self.other is not None and self.other.transport is not None:
