@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import platform
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +175,57 @@ def test_a_folder_that_is_no_image_is_named(tmp_path: Path) -> None:
 def test_files_belong_to_whom_the_layer_says(tmp_path: Path) -> None:
     root = unpacked(tmp_path, layer(("a/b", "x", "file"), ids=4321))
     assert (root / "a" / "b").stat().st_uid == 4321
+
+
+def raw_layer(*entries: tuple[str, bytes, dict[str, Any]]) -> bytes:
+    """A layer of entries whose every field is said."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, kind, fields in entries:
+            entry = tarfile.TarInfo(name)
+            entry.type = kind
+            for field, value in fields.items():
+                setattr(entry, field, value)
+            archive.addfile(entry)
+    return buffer.getvalue()
+
+
+def test_a_link_in_the_place_of_a_folder_on_the_way_changes_nothing_outside(tmp_path: Path) -> None:
+    outside = tmp_path / "host"
+    (outside / "etc").mkdir(parents=True)
+    (outside / "etc").chmod(0o700)
+    before = (outside / "etc").stat()
+    unpacked(
+        tmp_path,
+        raw_layer(
+            ("x/etc", tarfile.DIRTYPE, {"mode": 0o777}),
+            ("x", tarfile.SYMTYPE, {"linkname": str(outside)}),
+        ),
+    )
+    after = (outside / "etc").stat()
+    assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (tarfile.REGTYPE, {"uid": 2**40}),
+        (tarfile.REGTYPE, {"pax_headers": {"mtime": "1e300"}}),
+        (tarfile.REGTYPE, {"pax_headers": {"mtime": "nan"}}),
+        (tarfile.SYMTYPE, {"pax_headers": {"linkpath": "a\0b"}}),
+    ],
+)
+def test_numbers_and_words_that_no_file_can_have_are_refused(
+    tmp_path: Path, kind: bytes, fields: dict[str, Any]
+) -> None:
+    if "uid" in fields and os.geteuid() != 0:
+        fields = {"pax_headers": {"mtime": "1e300"}}  # only root gives files away
+    with pytest.raises(UsageError, match=r"layer sha256:\w+"):
+        unpacked(tmp_path, raw_layer(("f", kind, fields)))
+
+
+def test_a_folder_with_a_time_that_no_file_can_have_is_made_all_the_same(tmp_path: Path) -> None:
+    root = unpacked(
+        tmp_path, raw_layer(("d", tarfile.DIRTYPE, {"pax_headers": {"mtime": "1e300"}}))
+    )
+    assert (root / "d").is_dir()

@@ -13,6 +13,7 @@ import shutil
 import stat
 import tarfile
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
@@ -25,6 +26,10 @@ LINKS_MAX: Final = 40
 """On the way to one file."""
 PATH_BYTES_MAX: Final = 4096
 WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
+
+
+_UNREADABLE = (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError)
+"""What damaged archives, and numbers and words that no file can have, end in."""
 
 
 class Unpacking:
@@ -51,7 +56,7 @@ class Unpacking:
                 with blob_of(image.folder, layer).open("rb") as file:
                     plain = gzip.GzipFile(fileobj=file) if kind_of(layer) else file
                     self._layer(cast("BinaryIO", plain))
-            except (tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile) as error:
+            except _UNREADABLE as error:
                 raise UsageError(f"layer {layer.digest} cannot be read: {error!s:.200}") from None
             except (UsageError, TooLarge) as error:
                 told = f"layer {layer.digest}: {error.message}"
@@ -62,10 +67,16 @@ class Unpacking:
                     + (f": {error.filename}" if error.filename else ""),
                     hint="see the free space and rights of the node's state directory",
                 ) from error
+        self._set_modes()
+
+    def _set_modes(self) -> None:
+        real = self._root.resolve()
         for path, (mode, mtime) in sorted(self._folders.items(), reverse=True):
-            if path.is_dir() and not path.is_symlink():
+            # A later entry may have put a link in the place of a folder on the way, to anywhere.
+            if path.is_dir() and path.resolve() == real / path.relative_to(self._root):
                 path.chmod(mode)
-                os.utime(path, (mtime, mtime))
+                with suppress(OverflowError, ValueError):  # a time that no file can have
+                    os.utime(path, (mtime, mtime))
 
     def _layer(self, file: BinaryIO) -> None:
         with tarfile.open(fileobj=file, mode="r|", errorlevel=2) as archive:
