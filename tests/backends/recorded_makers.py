@@ -25,7 +25,7 @@ class Recorded(Struct, frozen=True):
     def version(self, packages: tuple[str, ...]) -> str:
         return next((self.versions[each] for each in packages if each in self.versions), "")
 
-    def library_trouble(self, name: str) -> str:
+    def shared_object_trouble(self, name: str) -> str:
         return self.libraries.get(name, ABSENT.format(name))
 
     def nodes(self, patterns: tuple[str, ...]) -> tuple[str, ...]:

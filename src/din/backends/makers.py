@@ -139,7 +139,7 @@ class Machine(Protocol):
         """Of the first of these that is installed; empty = none is."""
         ...
 
-    def library_trouble(self, name: str) -> str:
+    def shared_object_trouble(self, name: str) -> str:
         """Why the loader does not open it; empty = it does."""
         ...
 
@@ -160,7 +160,7 @@ class ThisMachine:
         here = installed_versions(packages) if packages else {}
         return next((here[each] for each in packages if each in here), "")
 
-    def library_trouble(self, name: str) -> str:
+    def shared_object_trouble(self, name: str) -> str:
         """See Machine."""
         try:
             ctypes.CDLL(name)
@@ -194,7 +194,7 @@ def _missing(maker: Maker, machine: Machine, nodes: tuple[str, ...]) -> Iterable
     if not machine.has_module(maker.module):
         yield f"Python module {maker.module}"
     for each in maker.libraries:
-        if trouble := machine.library_trouble(each):
+        if trouble := machine.shared_object_trouble(each):
             is_absent = trouble.startswith(f"{each}:") and "No such file" in trouble
             yield f"library {each}" if is_absent else f"library {each} ({trouble})"
     if maker.devices and not nodes:
